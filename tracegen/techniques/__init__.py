@@ -1,0 +1,1 @@
+"""One module a technique; the folder is the registry."""
