@@ -1,0 +1,210 @@
+"""A Llama-family decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+
+For each layer, with x the residual stream (batch, new, hidden):
+
+    x = x + W_o · attention(W_qkv · norm(x))
+    x = x + W_down · (silu(W_gate · norm(x)) * W_up · norm(x))
+
+Then logits = W_head · norm(x).  Weights that read the same input lie in one matrix (query, key
+and value; gate and up), so that a decode step, which is one pass over the weights, makes few calls.
+
+Sources: Touvron et al., "LLaMA", 2023; Zhang and Sennrich, "RMSNorm", 2019; Su et al., "RoFormer",
+2021; Ainslie et al., "GQA", 2023; Shazeer, "GLU Variants", 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tracegen.errors import UserError
+from tracegen.model.cache import Cache
+from tracegen.model.config import Config
+from tracegen.model.tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class Layer:
+    """Weights of one layer, (outputs, inputs) each; heads are `head_dim` consecutive rows."""
+
+    attention_norm: Tensor  # (hidden,)
+    qkv: Tensor  # ((heads + 2 kv_heads) * head_dim, hidden): all queries, then keys, then values
+    attention_out: Tensor  # (hidden, heads * head_dim)
+    mlp_norm: Tensor  # (hidden,)
+    gate_up: Tensor  # (2 * intermediate, hidden): gate rows, then up rows
+    down: Tensor  # (hidden, intermediate)
+
+
+@dataclass(slots=True)
+class Weights:
+    """All weights.  With tied embeddings `head` is the same tensor as `embedding`."""
+
+    embedding: Tensor  # (vocab, hidden)
+    layers: list[Layer]
+    final_norm: Tensor  # (hidden,)
+    head: Tensor  # (vocab, hidden)
+
+
+class Model:
+    """A decoder with its tokenizer.  Load one with `tracegen.model.load_model`."""
+
+    def __init__(
+        self, config: Config, weights: Weights, tokenizer: Tokenizer, digest: Callable[[], str]
+    ) -> None:
+        self.config = config
+        self.weights = weights
+        self.tokenizer = tokenizer
+        self.name = config.name
+        self.device = weights.embedding.device
+        self.dtype = weights.embedding.dtype
+        self._digest = digest
+        self._rotary = rotary_tables(config, min(config.max_positions, 1024)).to(
+            self.device, self.dtype
+        )
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hex sha256 of the weight file; of the sorted `digest  name` lines if it is sharded."""
+        return self._digest()
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: Tensor,
+        cache: Cache | None = None,
+        *,
+        lengths: list[int] | None = None,
+        last_only: bool = False,
+    ) -> Tensor:
+        """Logits of the next token after each of `tokens`.
+
+        tokens: (batch, new) int64, rows padded at the right where `lengths`, each row's number of
+        real tokens, says so.  With a cache, row b continues at position `cache.lengths[b]`.
+        Returns float32 (batch, new, vocab), or (batch, 1, vocab) at each row's last real token
+        with `last_only`.  Logits at padding mean nothing.
+        Raises UserError for no tokens, or for positions past the model's context.
+        """
+        batch, new = tokens.shape
+        counts = [new] * batch if lengths is None else lengths
+        starts = list(cache.lengths) if cache is not None else [0] * batch
+        self._check(counts, starts, batch, new)
+        cfg, weights = self.config, self.weights
+        heads, kv_heads = cfg.num_heads, cfg.num_kv_heads
+        tokens = tokens.to(self.device)
+        cos, sin = self._rotary_at(starts, new)
+        mask: Tensor | None = None
+        causal = False
+
+        x = F.embedding(tokens, weights.embedding)
+        for index, layer in enumerate(weights.layers):
+            h = F.rms_norm(x, (cfg.hidden_size,), layer.attention_norm, cfg.rms_norm_eps)
+            qkv = F.linear(h, layer.qkv).view(batch, new, -1, cfg.head_dim).transpose(1, 2)
+            qk, v = qkv.split((heads + kv_heads, kv_heads), dim=1)
+            q, k = rotate(qk, cos, sin).split((heads, kv_heads), dim=1)
+            if cache is not None:
+                k, v = cache.update(index, k, v)
+            if index == 0:
+                mask, causal = visibility(starts, new, k.shape[2], self.device)
+            a = attention(q, k, v, mask, causal)
+            x = x + F.linear(a.transpose(1, 2).reshape(batch, new, -1), layer.attention_out)
+            h = F.rms_norm(x, (cfg.hidden_size,), layer.mlp_norm, cfg.rms_norm_eps)
+            gate, up = F.linear(h, layer.gate_up).chunk(2, dim=-1)
+            x = x + F.linear(F.silu(gate) * up, layer.down)
+        if cache is not None:
+            cache.advance(counts)
+        if last_only:
+            last = torch.tensor(counts, device=self.device) - 1
+            x = x[torch.arange(batch, device=self.device), last].unsqueeze(1)
+        x = F.rms_norm(x, (cfg.hidden_size,), weights.final_norm, cfg.rms_norm_eps)
+        return F.linear(x, weights.head).float()
+
+    def _check(self, counts: list[int], starts: list[int], batch: int, new: int) -> None:
+        if len(starts) != batch or len(counts) != batch:
+            raise UserError(
+                f"the pass has {batch} rows, its cache {len(starts)} and its lengths "
+                f"{len(counts)}; give one of each per row"
+            )
+        if new == 0 or min(counts) < 1 or max(counts) > new:
+            raise UserError(
+                f"a row of tokens is empty or longer than the batch ({counts} real tokens in "
+                f"rows of {new}); give at least one token per row"
+            )
+        end = max(start + count for start, count in zip(starts, counts, strict=True))
+        if end > self.config.max_positions:
+            raise UserError(
+                f"{end} tokens exceed the context of {self.config.max_positions} tokens of "
+                f"{self.name}; shorten the prompt or generate fewer tokens"
+            )
+
+    def _rotary_at(self, starts: list[int], new: int) -> tuple[Tensor, Tensor]:
+        """cos and signed sin, (new, head_dim), or (batch, 1, new, head_dim) where rows differ."""
+        end = max(starts) + new
+        if end > self._rotary.shape[1]:
+            self._rotary = rotary_tables(self.config, 2 * end).to(self.device, self.dtype)
+        if len(set(starts)) == 1:
+            cos, sin = self._rotary[:, starts[0] : end]
+        else:
+            first = torch.tensor(starts, device=self.device)
+            positions = first[:, None] + torch.arange(new, device=self.device)
+            cos, sin = self._rotary[:, positions].unsqueeze(2)
+        return cos, sin
+
+
+def rotary_tables(config: Config, positions: int) -> Tensor:
+    """cos and signed sin of every position's angles: (2, positions, head_dim), float64, CPU.
+
+    Dimension i turns with i + head_dim/2 by `position / theta^(2i / head_dim)`; the sine of the
+    first half is negated here, so that `rotate` needs no sign.
+    """
+    exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+    frequency = config.rope_theta**-exponent
+    if config.rope_factors is not None:
+        frequency = frequency / torch.tensor(config.rope_factors, dtype=torch.float64)
+    angle = torch.outer(torch.arange(positions, dtype=torch.float64), frequency)
+    cos, sin = angle.cos(), angle.sin()
+    return torch.stack((torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)))
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding of x (batch, heads, new, head_dim), half-split form."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
+
+
+def visibility(
+    starts: list[int], new: int, held: int, device: torch.device
+) -> tuple[Tensor | None, bool]:
+    """Which key slots each query sees, as (mask, is_causal) for scaled_dot_product_attention.
+
+    Query i of row b sees slot j if and only if `j <= starts[b] + i`.  No mask is needed for one
+    query that sees all, nor for a pass that starts from nothing (causal).  torch's causal mask is
+    aligned to the top left, so every other case gets an explicit one,
+    (batch or 1, 1, new, held) bool.
+    """
+    same_start = len(set(starts)) == 1
+    if same_start and new == 1 and held == starts[0] + 1:
+        return None, False
+    if same_start and starts[0] == 0 and held == new:
+        return None, True
+    first = torch.tensor(starts[:1] if same_start else starts, device=device)
+    last_visible = first[:, None] + torch.arange(new, device=device)
+    return (torch.arange(held, device=device) <= last_visible[..., None]).unsqueeze(1), False
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """Grouped-query attention: query head h reads key/value head `h // (heads / kv_heads)`.
+
+    q: (batch, heads, new, head_dim); k, v: (batch, kv_heads, held, head_dim).
+    Returns (batch, heads, new, head_dim).
+    """
+    batch, heads, new, head_dim = q.shape
+    if new == 1:  # the queries of a group become the rows of one attention: keys are read once
+        grouped = q.reshape(batch, k.shape[1], -1, head_dim)
+        return F.scaled_dot_product_attention(grouped, k, v, mask).reshape(q.shape)
+    return F.scaled_dot_product_attention(
+        q, k, v, mask, is_causal=causal, enable_gqa=heads != k.shape[1]
+    )
