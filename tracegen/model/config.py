@@ -91,6 +91,8 @@ def config_from_hf(name: str, values: Mapping[str, Any]) -> Config:
         raise UserError(
             f"model {name}: config.json lacks {missing}; get the complete file"
         ) from None
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise UserError(f"model {name}: malformed config.json ({error}); get it again") from None
 
 
 def config_from_gguf(
@@ -156,6 +158,10 @@ def config_from_gguf(
     except KeyError as missing:
         raise UserError(
             f"model {name}: GGUF metadata lacks llama.{missing.args[0]}; convert the model again"
+        ) from None
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise UserError(
+            f"model {name}: malformed GGUF metadata ({error}); convert the model again"
         ) from None
 
 

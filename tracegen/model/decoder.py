@@ -30,7 +30,9 @@ from tracegen.model.tokenizer import Tokenizer
 
 @dataclass(slots=True)
 class Layer:
-    """Weights of one layer, (outputs, inputs) each; heads are `head_dim` consecutive rows."""
+    """Weights of one layer, (outputs, inputs) each; a head is `head_dim` consecutive rows.
+
+    The loader picks their memory order; see `load.py`."""
 
     attention_norm: Tensor  # (hidden,)
     qkv: Tensor  # ((heads + 2 kv_heads) * head_dim, hidden): all queries, then keys, then values

@@ -90,8 +90,8 @@ class GGUFFile:
 class _Reader(GGUFReader):
     """Slices a plain array: slicing a memmap costs three times as much, for every token's text."""
 
-    @property
-    def data(self) -> np.ndarray:  # type: ignore[override]
+    @property  # type: ignore[override]
+    def data(self) -> np.ndarray:
         return self._data
 
     @data.setter

@@ -78,7 +78,7 @@ def _device(name: str | None) -> torch.device:
 
 
 def _read_weights(files: ModelFiles, device: torch.device, dtype: torch.dtype) -> Weights:
-    """Read, check and fuse all tensors.  Layers load in two threads: decoding is half numpy."""
+    """Read, check and fuse all tensors, two layers at a time: numpy decodes on one core each."""
     cfg = files.config
     q_rows, kv_rows = cfg.num_heads * cfg.head_dim, cfg.num_kv_heads * cfg.head_dim
     hidden, inner = cfg.hidden_size, cfg.intermediate_size
@@ -96,33 +96,38 @@ def _read_weights(files: ModelFiles, device: torch.device, dtype: torch.dtype) -
             )
         return tensor.to(device=device, dtype=dtype)
 
+    def matrix(*parts: Tensor) -> Tensor:
+        """Parts stacked by rows.  On the CPU inputs go first in memory: there the product with a
+        single token reads a wide matrix 15 to 30 % faster so, and a longer pass is no slower."""
+        whole = torch.cat(parts) if len(parts) > 1 else parts[0]
+        return whole.t().contiguous().t() if device.type == "cpu" else whole
+
     def read_layer(index: int) -> Layer:
         at = f"model.layers.{index}"
         return Layer(
             attention_norm=read(f"{at}.input_layernorm.weight", hidden),
-            qkv=torch.cat(
-                (
-                    read(f"{at}.self_attn.q_proj.weight", q_rows, hidden),
-                    read(f"{at}.self_attn.k_proj.weight", kv_rows, hidden),
-                    read(f"{at}.self_attn.v_proj.weight", kv_rows, hidden),
-                )
+            qkv=matrix(
+                read(f"{at}.self_attn.q_proj.weight", q_rows, hidden),
+                read(f"{at}.self_attn.k_proj.weight", kv_rows, hidden),
+                read(f"{at}.self_attn.v_proj.weight", kv_rows, hidden),
             ),
-            attention_out=read(f"{at}.self_attn.o_proj.weight", hidden, q_rows),
+            attention_out=matrix(read(f"{at}.self_attn.o_proj.weight", hidden, q_rows)),
             mlp_norm=read(f"{at}.post_attention_layernorm.weight", hidden),
-            gate_up=torch.cat(
-                (
-                    read(f"{at}.mlp.gate_proj.weight", inner, hidden),
-                    read(f"{at}.mlp.up_proj.weight", inner, hidden),
-                )
+            gate_up=matrix(
+                read(f"{at}.mlp.gate_proj.weight", inner, hidden),
+                read(f"{at}.mlp.up_proj.weight", inner, hidden),
             ),
-            down=read(f"{at}.mlp.down_proj.weight", hidden, inner),
+            down=matrix(read(f"{at}.mlp.down_proj.weight", hidden, inner)),
         )
 
     with ThreadPoolExecutor(2) as pool:
         embedding_job = pool.submit(read, "model.embed_tokens.weight", cfg.vocab_size, hidden)
         layers = list(pool.map(read_layer, range(cfg.num_layers)))
-        embedding = embedding_job.result()
-    head = embedding if cfg.tied_embeddings else read("lm_head.weight", cfg.vocab_size, hidden)
+    embedding = embedding_job.result()
+    if cfg.tied_embeddings:
+        head = embedding = matrix(embedding)
+    else:
+        head = matrix(read("lm_head.weight", cfg.vocab_size, hidden))
     weights = Weights(embedding, layers, read("model.norm.weight", hidden), head)
     unknown = sorted(files.tensor_names - used - {"lm_head.weight"})
     if unknown:

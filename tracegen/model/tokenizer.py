@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import PreTokenizer
 
 from tracegen.errors import UserError
 
-_GGUF_SPECIAL, _GGUF_USER_DEFINED = 3, 4  # token types: control; added by the user
+_SPECIAL, _USER_DEFINED = 3, 4  # GGUF token types
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -124,39 +124,40 @@ def tokenizer_from_gguf(name: str, metadata: Mapping[str, Any]) -> Tokenizer:
             f"model {name}: its GGUF tokenizer is of kind {kind!r}, only byte-level BPE ('gpt2') "
             "is supported; use the model's Hugging Face folder"
         )
-    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
-    types: list[int] = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
     split = metadata.get("tokenizer.ggml.pre", "gpt-2")
     normalizer, pre_tokenizer = _gguf_pre_tokenizer(name, split)
-    merges = [tuple(merge.split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges", [])]
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    backend = tokenizers.Tokenizer(
-        models.BPE(vocabulary, merges, ignore_merges=split == "llama-bpe")
-    )
+    try:
+        tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+        types: list[int] = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
+        pairs = [merge.split(" ", 1) for merge in metadata["tokenizer.ggml.merges"]]
+        bpe = models.BPE(
+            {token: index for index, token in enumerate(tokens)},
+            [(left, right) for left, right in pairs],
+            ignore_merges=split == "llama-bpe",
+        )
+        special = {
+            f"{role}_token": tokens[metadata[f"tokenizer.ggml.{role}_token_id"]]
+            for role in ("bos", "eos")
+            if f"tokenizer.ggml.{role}_token_id" in metadata
+        }
+    except Exception as error:  # tokenizers raises bare Exception
+        raise UserError(
+            f"model {name}: malformed GGUF vocabulary ({error}); convert the model again"
+        ) from None
+    backend = tokenizers.Tokenizer(bpe)
     if normalizer is not None:
         backend.normalizer = normalizer
     backend.pre_tokenizer = pre_tokenizer
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(
-        [
-            AddedToken(t, special=True)
-            for t, k in zip(tokens, types, strict=True)
-            if k == _GGUF_SPECIAL
-        ]
-    )
-    backend.add_tokens(
-        [AddedToken(t) for t, k in zip(tokens, types, strict=True) if k == _GGUF_USER_DEFINED]
-    )
-    special = {
-        f"{role}_token": tokens[metadata[f"tokenizer.ggml.{role}_token_id"]]
-        for role in ("bos", "eos")
-        if f"tokenizer.ggml.{role}_token_id" in metadata
-    }
-    add_bos = metadata.get("tokenizer.ggml.add_bos_token", split == "llama-bpe")
-    if add_bos and "bos_token" in special:
+    typed = list(zip(tokens, types, strict=False))
+    backend.add_special_tokens([AddedToken(t, special=True) for t, k in typed if k == _SPECIAL])
+    backend.add_tokens([AddedToken(t) for t, k in typed if k == _USER_DEFINED])
+    if "bos_token" in special and metadata.get(
+        "tokenizer.ggml.add_bos_token", split == "llama-bpe"
+    ):
         bos = special["bos_token"]
         backend.post_processor = processors.TemplateProcessing(
-            single=f"{bos} $A", special_tokens=[(bos, vocabulary[bos])]
+            single=f"{bos} $A", special_tokens=[(bos, tokens.index(bos))]
         )
     return Tokenizer(backend, metadata.get("tokenizer.chat_template"), special)
 
