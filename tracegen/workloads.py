@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 QUESTIONS = {
-    "sky": "Why is the sky blue? Answer in one sentence.",
+    "plants": "How do plants make food? Answer in one short sentence.",
     "kettle": "Write two lines about a kettle that dreams of the sea.",
-    "code": "Write a Python function that returns the larger of two numbers.",
 }
 
 FILLER = (

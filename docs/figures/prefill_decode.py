@@ -1,0 +1,465 @@
+"""Figures of the page "Prefill and decode"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from docs.figures import theme
+from docs.figures.api import Text, View, figure
+from docs.figures.passes import DEVICES, decades, device_of, element_bytes, passes
+from docs.figures.steps import steps_of
+from docs.figures.units import bytes_text, count_text, significant, time_text
+from tracegen.trace import Trace
+
+ROW_CHARACTERS = 54
+CELL_HEIGHT = 24
+STORY_FUNCTIONS = ("run", "prefill", "decode")
+
+
+def phase_names(t: Text) -> dict[str, str]:
+    """Labels of both phases."""
+    return {"prefill": t("prefill", "预填充"), "decode": t("decode", "解码")}
+
+
+def phase_color(t: Text, **legend: Any) -> alt.Color:
+    """Colour by phase, the same in every figure."""
+    names = phase_names(t)
+    scale = theme.color_scale(
+        {names["prefill"]: theme.PREFILL, names["decode"]: theme.DECODE}
+    )
+    return alt.Color("phase:N", scale=scale, **({"title": None, "legend": alt.Legend()} | legend))
+
+
+def stories(trace: Trace, t: Text) -> dict[str, str]:
+    """The recorded generations a reader can step through."""
+    labels = {
+        "story_plants": t("a question, greedy", "问答（贪心）"),
+        "story_kettle": t("a poem, sampled at temperature 0.8", "写诗（温度 0.8 采样）"),
+    }
+    return {name: labels[name] for name in labels if name in trace.meta["scenarios"]}
+
+
+@figure(variants=stories)
+def decode_stepper(trace: Trace, t: Text, variant: str | None) -> View:
+    """One generation, pass by pass."""
+    rows = trace.query(
+        """SELECT step, event, line, lines, phase, new_tokens, context_tokens, flops, weight_bytes,
+                  kv_read_bytes, bytes_read, text, tokens, reason, output_tokens,
+                  median(dur_ns) AS ns
+           FROM trace WHERE scenario = $story GROUP BY ALL ORDER BY step""",
+        story=variant,
+    )
+    names = phase_names(t)
+    work = [
+        {
+            "step": row["step"],
+            "phase": names[row["phase"]],
+            "tokens": row["new_tokens"],
+            "ms": row["ns"] / 1e6,
+            "weights_mb": row["weight_bytes"] / 1e6,
+            "kv_mb": row["kv_read_bytes"] / 1e6,
+            "mb": row["bytes_read"] / 1e6,
+            "text": row["text"],
+        }
+        for row in rows
+        if row["event"] == "Pass"
+    ]
+    prefill, decodes = work[0], work[1:]
+    decode_ms = sum(row["ms"] for row in decodes) / len(decodes)
+    ratio = decode_ms / (prefill["ms"] / prefill["tokens"])
+    chart = alt.vconcat(
+        token_flow(rows),
+        bars(work, "ms", t("time of the pass (ms)", "该次前向耗时 (ms)"), None, t),
+        bars(work, "mb", t("bytes read (MB)", "读取字节 (MB)"), t("pass", "第几次前向"), t),
+    ).add_params(theme.step_param(min(6, len(rows) - 1)))
+    return View(
+        chart,
+        title=t(
+            f"Prefill reads {prefill['tokens']} tokens in {significant(prefill['ms'])} ms; decode "
+            f"takes {significant(decode_ms)} ms for each one: {significant(ratio, 2)}× the time a token",
+            f"预填充用 {significant(prefill['ms'])} ms 处理 {prefill['tokens']} 个 token；解码每个 token "
+            f"要 {significant(decode_ms)} ms，单 token 耗时是前者的 {significant(ratio, 2)} 倍",
+        ),
+        kind="measured",
+        notice=t(
+            "Blue: read by prefill. Orange: fed to this decode pass. Pale blue: already in the KV "
+            "cache. Outlined: just sampled, fed next. Every pass reads all weights, whether for "
+            "one token or for forty.",
+            "蓝色：预填充读入的 token；橙色：本次解码送入的 token；浅蓝：已在 KV 缓存中；"
+            "空框：刚采样出来，下一次才送入。无论一次处理一个还是几十个 token，都要把全部权重读一遍。",
+        ),
+        columns={
+            "step": t("step", "步"),
+            "phase": t("phase", "阶段"),
+            "tokens": t("tokens in", "送入 token 数"),
+            "ms": t("time (ms)", "耗时 (ms)"),
+            "weights_mb": t("weights read (MB)", "读权重 (MB)"),
+            "kv_mb": t("KV read (MB)", "读 KV (MB)"),
+            "text": t("sampled", "采样结果"),
+        },
+        steps=steps_of(trace, rows, [narrate(row, rows, t) for row in rows], STORY_FUNCTIONS),
+    )
+
+
+def narrate(row: dict[str, Any], rows: list[dict[str, Any]], t: Text) -> str:
+    """What one step did, in a sentence or two."""
+    if row["event"] == "Encoded":
+        count = len(row["tokens"])
+        return t(
+            f"The prompt becomes {count} tokens. The model has not run yet.",
+            f"提示词被切成 {count} 个 token，模型还没有运行。",
+        )
+    if row["event"] == "Finished":
+        stop = row["reason"] == "stop token"
+        return t(
+            f"Finished after {row['output_tokens']} tokens: "
+            + ("the model sampled its stop token." if stop else "the length limit was reached."),
+            f"共生成 {row['output_tokens']} 个 token 后结束："
+            + ("模型采样到了结束符。" if stop else "达到长度上限。"),
+        )
+    sampled, time = shown(row["text"]), time_text(row["ns"])
+    flops, weights = count_text(row["flops"]), bytes_text(row["weight_bytes"])
+    if row["phase"] == "prefill":
+        return t(
+            f"Prefill: all {row['new_tokens']} prompt tokens go through the model in one pass. "
+            f"{flops}FLOP for {weights} of weights, {time}. It samples “{sampled}”.",
+            f"预填充：{row['new_tokens']} 个提示词 token 一次前向全部算完，{flops}FLOP，"
+            f"读权重 {weights}，用时 {time}，采样得到 “{sampled}”。",
+        )
+    number = row["step"] - 1
+    fed = shown(rows[row["step"] - 1]["text"])
+    return t(
+        f"Decode {number}: one token, “{fed}”, goes in. {flops}FLOP, yet the same {weights} of "
+        f"weights and {bytes_text(row['kv_read_bytes'])} of cached keys and values are read: "
+        f"{time}. It samples “{sampled}”.",
+        f"解码第 {number} 步：只送入一个 token “{fed}”，{flops}FLOP，却同样要读 {weights} 权重，"
+        f"外加 {bytes_text(row['kv_read_bytes'])} 的 KV 缓存，用时 {time}，采样得到 “{sampled}”。",
+    )
+
+
+def shown(text: str) -> str:
+    """A token's text with its line breaks visible."""
+    return text.replace("\n", "⏎")
+
+
+def token_flow(rows: list[dict[str, Any]]) -> alt.LayerChart:
+    """All tokens, wrapped like text. `born` is the step at which a token appears, `fed` the one
+    at which it goes through the model."""
+    texts = [(shown(text), 0, 1) for text in rows[0]["tokens"]]
+    texts += [(shown(r["text"]), r["step"], r["step"] + 1) for r in rows if r["event"] == "Pass"]
+    cells, row, column = [], 0, 0
+    for index, (text, born, fed) in enumerate(texts):
+        width = len(text) + 1
+        answer_begins = index == len(rows[0]["tokens"])
+        if column + width > ROW_CHARACTERS or answer_begins:
+            row, column = row + 1 + 0.35 * answer_begins, 0
+        cells.append(
+            {"text": text, "row": row, "x": column, "x2": column + width - 0.3, "born": born,
+             "fed": fed, "prompt": born == 0}
+        )  # fmt: skip
+        column += width
+    height = (row + 1) * CELL_HEIGHT
+    base = (
+        alt.Chart(alt.InlineData(values=cells, name="cells"))
+        .transform_filter("datum.born <= step")
+        .transform_calculate(
+            y="datum.row + 0.08",
+            y2="datum.row + 0.92",
+            middle="datum.row + 0.5",
+            center="(datum.x + datum.x2) / 2",
+        )
+        .properties(height=height)
+    )
+    y = alt.Scale(domain=[row + 1, 0], nice=False)
+    x = alt.Scale(domain=[0, ROW_CHARACTERS], nice=False)
+    box = base.mark_rect(cornerRadius=2, strokeWidth=1).encode(
+        x=alt.X("x:Q", scale=x, axis=None),
+        x2="x2:Q",
+        y=alt.Y("y:Q", scale=y, axis=None),
+        y2="y2:Q",
+        fill=alt.when("datum.fed > step")
+        .then(alt.value("transparent"))
+        .when("datum.fed < step")
+        .then(alt.value(theme.CACHED))
+        .when("datum.prompt")
+        .then(alt.value(theme.PREFILL))
+        .otherwise(alt.value(theme.DECODE)),
+        fillOpacity=alt.condition("datum.fed < step", alt.value(0.28), alt.value(1)),
+        stroke=alt.condition("datum.fed > step", alt.value(theme.MUTED), alt.value("transparent")),
+    )
+    label = base.mark_text(
+        font=theme.MONO, baseline="middle", fontSize=alt.expr("min(13, width / 54 * 1.6)")
+    ).encode(
+        x=alt.X("center:Q", scale=x, axis=None),
+        y=alt.Y("middle:Q", scale=y, axis=None),
+        text="text:N",
+        color=alt.condition(
+            "datum.fed == step && datum.prompt", alt.value("white"), alt.value(theme.INK)
+        ),
+    )
+    return alt.layer(box, label)
+
+
+def bars(
+    work: list[dict[str, Any]], field: str, title: str, x_title: str | None, t: Text
+) -> alt.Chart:
+    """One bar a pass, up to the current one, which is the strong one."""
+    last = work[-1]["step"]
+    return (
+        alt.Chart(alt.InlineData(values=work, name="passes"))
+        .transform_filter("datum.step <= step")
+        .mark_bar()
+        .encode(
+            x=alt.X(
+                "step:O",
+                scale=alt.Scale(domain=list(range(1, last + 1)), paddingInner=0.25),
+                title=x_title,
+                axis=alt.Axis(labelAngle=0, ticks=False, labels=x_title is not None),
+            ),
+            y=alt.Y(
+                f"{field}:Q",
+                title=title,
+                scale=alt.Scale(domain=[0, 1.08 * max(row[field] for row in work)], nice=False),
+                axis=alt.Axis(tickCount=3),
+            ),
+            color=phase_color(t, legend=None),
+            opacity=alt.condition("datum.step == step", alt.value(1), alt.value(0.5)),
+        )
+        .properties(height=84)
+    )
+
+
+@figure(variants=lambda trace, t: {"measured": trace.meta["machine"]["name"], **DEVICES})
+def roofline(trace: Trace, t: Text, variant: str | None) -> View:
+    """Every recorded pass under the two ceilings."""
+    measured = variant == "measured"
+    device, dtype = device_of(trace, variant)
+    names = phase_names(t)
+    shrink = element_bytes(dtype) / element_bytes(trace.meta["model"]["dtype"])
+    points = []
+    for row in passes(trace):
+        moved = (row["bytes_read"] + row["bytes_written"]) * shrink
+        seconds = row["ns"] / 1e9 if measured else device.seconds(row["flops"], moved, dtype)
+        points.append(
+            {
+                "phase": names[row["phase"]],
+                "tokens": row["batch"] * row["new_tokens"],
+                "intensity": row["flops"] / moved,
+                "gflops": row["flops"] / seconds / 1e9,
+                "ms": seconds * 1e3,
+            }
+        )
+    peak, ridge = device.flops_per_s[dtype] / 1e9, device.ridge(dtype)
+    low = min(p["intensity"] for p in points) / 1.5
+    high = max(*(p["intensity"] for p in points), ridge) * 1.5
+    roof = [
+        {"intensity": x, "gflops": min(peak, x * device.bytes_per_s / 1e9)}
+        for x in (low, ridge, high)
+    ]
+    floor = min(p["gflops"] for p in points) / 2
+    x = alt.X(
+        "intensity:Q",
+        scale=alt.Scale(type="log", domain=[low, high], nice=False),
+        axis=alt.Axis(values=decades(low, high)),
+        title=t("FLOPs per byte moved", "每搬 1 字节做的 FLOP（算术强度）"),
+    )
+    y = alt.Y(
+        "gflops:Q",
+        scale=alt.Scale(type="log", domain=[floor, 1.6 * peak], nice=False),
+        axis=alt.Axis(values=decades(floor, 1.6 * peak)),
+        title="GFLOP/s",
+    )
+    line = alt.Chart(alt.InlineData(values=roof, name="roof")).mark_line(
+        color=theme.MUTED, strokeWidth=1.5
+    )
+    ridge_rule = (
+        alt.Chart(alt.InlineData(values=[{"ridge": ridge}], name="ridge"))
+        .mark_rule(color=theme.RULE, strokeDash=[3, 3])
+        .encode(x="ridge:Q")
+    )
+    dots = (
+        alt.Chart(alt.InlineData(values=points, name="points"))
+        .mark_point(size=60, filled=True, opacity=0.9)
+        .encode(
+            x=x,
+            y=y,
+            color=phase_color(t),
+            shape=alt.Shape(
+                "phase:N",
+                scale=alt.Scale(domain=list(names.values()), range=["circle", "square"]),
+                title=None,
+            ),
+            tooltip=[
+                alt.Tooltip("phase:N", title=t("phase", "阶段")),
+                alt.Tooltip("tokens:Q", title=t("tokens in the pass", "本次 token 数")),
+                alt.Tooltip("ms:Q", title="ms", format=".3~g"),
+                alt.Tooltip("gflops:Q", title="GFLOP/s", format=".3~g"),
+            ],
+        )
+    )
+    first = min(points, key=lambda p: p["intensity"])
+    top = max(points, key=lambda p: p["gflops"])
+    bandwidth_share = first["gflops"] / first["intensity"] * 1e9 / device.bytes_per_s
+    if measured:
+        title = t(
+            f"A decode step reaches {bandwidth_share:.0%} of this machine's memory bandwidth and "
+            f"{first['gflops'] / peak:.1%} of its arithmetic; the best prefill {top['gflops'] / peak:.0%}",
+            f"单条序列解码用到了本机内存带宽的 {bandwidth_share:.0%}，却只用到算力的 "
+            f"{first['gflops'] / peak:.1%}；预填充最高用到算力的 {top['gflops'] / peak:.0%}",
+        )
+    else:
+        beyond = sum(p["intensity"] > ridge for p in points if p["phase"] == names["decode"])
+        title = t(
+            f"On {device.name} a pass needs about {ridge:.0f} tokens before arithmetic limits it; "
+            + (f"{beyond} recorded decode steps have that many" if beyond else "no recorded decode step has that many"),
+            f"在 {device.name} 上，一次前向大约要 {ridge:.0f} 个 token 才会受限于算力；"
+            + (f"录制的解码步中有 {beyond} 个达到" if beyond else "录制的解码步都远未达到"),
+        )
+    return View(
+        alt.layer(line.encode(x=x, y=y), ridge_rule, dots).properties(height=300),
+        title=title,
+        kind="measured" if measured else "modelled",
+        notice=t(
+            "Left of the dashed line a pass waits for memory, right of it for arithmetic. Points "
+            "that carry more tokens lie further right. Choose a datasheet device to see where the "
+            "same passes would lie at best (in bfloat16).",
+            "虚线左侧的前向在等内存，右侧的在等算力；一次处理的 token 越多，点越靠右。"
+            "也可以选一款 GPU，看同样的前向按数据手册（bfloat16）最好能落在哪里。",
+        ),
+        columns={
+            "phase": t("phase", "阶段"),
+            "tokens": t("tokens", "token 数"),
+            "intensity": t("FLOP/byte", "FLOP/字节"),
+            "gflops": "GFLOP/s",
+            "ms": t("time (ms)", "耗时 (ms)"),
+        },
+    )
+
+
+def bound_ms(trace: Trace, row: dict[str, Any]) -> float:
+    """The least time of a pass under this machine's measured ceilings."""
+    device, dtype = device_of(trace, None)
+    moved = row["bytes_read"] + row["bytes_written"]
+    return device.seconds(row["flops"], moved, dtype) * 1e3
+
+
+def sweep_chart(
+    rows: list[dict[str, Any]], x: str, x_title: str, y_title: str, t: Text
+) -> alt.LayerChart:
+    """Measured times (points, solid) over their bounds (dashed), both axes logarithmic."""
+    ticks = sorted({row[x] for row in rows})
+    times = [row[key] for row in rows for key in ("ms", "bound_ms")]
+    base = alt.Chart(alt.InlineData(values=rows, name="sweep")).encode(
+        x=alt.X(
+            f"{x}:Q",
+            title=x_title,
+            scale=alt.Scale(type="log", base=2, nice=False),
+            axis=alt.Axis(values=ticks),
+        ),
+        color=phase_color(t),
+    )
+    y = alt.Scale(type="log", domain=[min(times) / 1.4, max(times) * 1.2], nice=False)
+    axis = alt.Axis(values=decades(min(times) / 1.4, max(times) * 1.2))
+    line = base.mark_line(point=alt.OverlayMarkDef(size=45, filled=True)).encode(
+        y=alt.Y("ms:Q", title=y_title, scale=y, axis=axis)
+    )
+    bound = base.mark_line(strokeDash=[4, 3], strokeWidth=1.25).encode(
+        y=alt.Y("bound_ms:Q", title=y_title, scale=y, axis=axis)
+    )
+    return alt.layer(bound, line).properties(height=280)
+
+
+def sweep_columns(t: Text) -> dict[str, str]:
+    """Labels of the sweeps' data tables."""
+    return {
+        "phase": t("phase", "阶段"),
+        "batch": t("batch", "批大小"),
+        "prompt": t("prompt tokens", "提示词 token 数"),
+        "ms": t("time (ms)", "耗时 (ms)"),
+        "bound_ms": t("roofline bound (ms)", "屋顶线下限 (ms)"),
+    }
+
+
+def sweep(trace: Trace, scenarios: str, t: Text) -> list[dict[str, Any]]:
+    """Prefill and median decode time of each scenario of a sweep."""
+    names = phase_names(t)
+    prompts = {name: s["prompt_tokens"] for name, s in trace.meta["scenarios"].items()}
+    return [
+        {
+            "phase": names[row["phase"]],
+            "batch": row["batch"],
+            "prompt": prompts[row["scenario"]],
+            "ms": row["ns"] / 1e6,
+            "bound_ms": bound_ms(trace, row),
+        }
+        for row in passes(trace, scenarios)
+    ]
+
+
+@figure()
+def time_by_prompt(trace: Trace, t: Text, variant: str | None) -> View:
+    """Time of prefill and of one decode step after it, against the prompt's length."""
+    rows = sweep(trace, "prompt_%", t)
+    names = phase_names(t)
+    pre = [row for row in rows if row["phase"] == names["prefill"]]
+    dec = [row for row in rows if row["phase"] == names["decode"]]
+    longer = pre[-1]["prompt"] / pre[0]["prompt"]
+    return View(
+        sweep_chart(
+            rows,
+            "prompt",
+            t("prompt tokens", "提示词 token 数"),
+            t("time of the pass (ms)", "该次前向耗时 (ms)"),
+            t,
+        ),
+        title=t(
+            f"A {significant(longer)}× longer prompt makes prefill {significant(pre[-1]['ms'] / pre[0]['ms'], 2)}× "
+            f"slower, and the decode step after it {significant(dec[-1]['ms'] / dec[0]['ms'], 2)}×",
+            f"提示词长 {significant(longer)} 倍，预填充慢 {significant(pre[-1]['ms'] / pre[0]['ms'], 2)} 倍，"
+            f"其后的一步解码慢 {significant(dec[-1]['ms'] / dec[0]['ms'], 2)} 倍",
+        ),
+        kind="measured",
+        notice=t(
+            "Solid: measured, batch 1. Dashed: what the roofline of this machine allows at best "
+            "(modelled from counted FLOPs and bytes). Short prompts cost nearly the same as one "
+            "token; then time grows with length.",
+            "实线为实测（批大小 1），虚线是本机屋顶线给出的下限（由 FLOP 与字节数建模）。"
+            "短提示词与单个 token 的耗时相近，之后才随长度增长。",
+        ),
+        columns=sweep_columns(t),
+    )
+
+
+@figure()
+def time_by_batch(trace: Trace, t: Text, variant: str | None) -> View:
+    """Time of a decode step and of prefill against the number of sequences."""
+    rows = sweep(trace, "batch_%", t)
+    dec = [row for row in rows if row["phase"] == phase_names(t)["decode"]]
+    first, last = dec[0], dec[-1]
+    slower = last["ms"] / first["ms"]
+    return View(
+        sweep_chart(
+            rows,
+            "batch",
+            t("sequences in the batch", "批中的序列数"),
+            t("time of the pass (ms)", "该次前向耗时 (ms)"),
+            t,
+        ),
+        title=t(
+            f"Decoding {last['batch']} sequences takes {significant(slower, 2)}× the time of one: "
+            f"{significant(last['batch'] / slower, 2)}× the tokens a second",
+            f"同时解码 {last['batch']} 条序列，每步耗时只有一条的 {significant(slower, 2)} 倍，"
+            f"吞吐提高到 {significant(last['batch'] / slower, 2)} 倍",
+        ),
+        kind="measured",
+        notice=t(
+            "All sequences share one read of the weights, so decode (orange) rises slowly at "
+            "first. Prefill of 32 tokens each (blue) is already bound by arithmetic and grows "
+            "with the batch. Dashed: roofline bound, modelled.",
+            "批中所有序列共用一次权重读取，所以解码（橙）一开始涨得很慢；每条 32 个 token 的预填充"
+            "（蓝）已受算力限制，随批大小增长。虚线为屋顶线下限（建模）。",
+        ),
+        columns=sweep_columns(t),
+    )
