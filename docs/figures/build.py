@@ -63,11 +63,24 @@ class Figures:
 
     @cached_property
     def recordings(self) -> dict[str, dict[str, Path]]:
-        """{technique: {machine: trace file}}."""
+        """{technique: {machine: trace file}}, the newest recording first: pages show that one."""
         return {
-            technique: {path.parent.name: path for path in paths}
+            technique: {
+                path.parent.name: path for path in sorted(paths, key=self.recorded_at, reverse=True)
+            }
             for technique, paths in trace_files(self.traces).items()
         }
+
+    def recorded_at(self, path: Path) -> str:
+        """When a trace was recorded, as an ISO date and time in UTC."""
+        return str(self.trace(path).meta["recorded_at"])
+
+    def first_trace(self, technique: str) -> Trace:
+        """The trace that pages show first. Raises UserError when there is none."""
+        paths = self.recordings.get(technique)
+        if not paths:
+            raise UserError(f"no trace of {technique}; run `make traces` first")
+        return self.trace(next(iter(paths.values())))
 
     def trace(self, path: Path) -> Trace:
         """The trace file, read once."""

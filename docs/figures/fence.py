@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from markdown import Markdown
+from markdown.extensions import Extension
 from mkdocs.exceptions import PluginError
 from pymdownx.superfences import SuperFencesException
 
@@ -42,13 +43,18 @@ def parse(block: str) -> tuple[str, dict[str, str]]:
     return lines[0], options
 
 
+class FigureElement(Extension):
+    """Tells Markdown that <lab-figure> is a block, which must not end up in a paragraph."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        """Called by Markdown."""
+        md.block_level_elements.append("lab-figure")
+
+
 def fence_for(figures: Figures) -> dict[str, Any]:
     """The custom fence `figure`, drawing with `figures`."""
 
-    def to_html(source: str, *arguments: Any, **_: Any) -> str:
-        md: Markdown = arguments[-1]
-        if "lab-figure" not in md.block_level_elements:
-            md.block_level_elements.append("lab-figure")  # or it would be wrapped in <p>
+    def to_html(source: str, *_: Any, **__: Any) -> str:
         try:
             figure_id, options = parse(source)
             choice = figures.choose(figure_id, options.get("machine"), options.get("variant"))

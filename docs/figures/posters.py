@@ -63,7 +63,7 @@ def draw(spec_json: str, config: dict[str, Any], cache: Path, *, dark: bool = Fa
 
 def measure(spec: dict[str, Any], cache: Path) -> Sizing:
     """Find how the chart grows, from two drawings of different width."""
-    narrow, wide = 200, 300
+    narrow, wide = 600, 700  # wide enough that a legend does not decide
     totals = [draw(with_width(spec, w), theme.config(), cache).width for w in (narrow, wide)]
     plots = round((totals[1] - totals[0]) / (wide - narrow))
     return Sizing(plots, totals[1] - plots * wide)

@@ -21,9 +21,12 @@ NESTED = ("hconcat", "vconcat", "concat")
 
 
 def to_spec(chart: Any, figure: str) -> dict[str, Any]:
-    """The chart as a dict with open width. Raises UserError for what a page cannot show."""
+    """An Altair chart, or its dict, as a spec with open width.
+
+    Raises UserError for what a page cannot show.
+    """
     try:
-        spec = chart.to_dict()
+        spec = chart if isinstance(chart, dict) else chart.to_dict()
     except alt.MaxRowsError as error:
         raise UserError(
             f"{figure}: more than 5000 rows; aggregate them in the query before drawing"

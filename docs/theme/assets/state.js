@@ -36,3 +36,9 @@ function flush(pathname) {
   const address = location.pathname + (text ? `?${text}` : "") + location.hash;
   history.replaceState(history.state, "", address); // keeps the scroll position stored there
 }
+
+// The other language shows the same picture.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.(".lab-language a");
+  if (link) Object.assign(link, { search: location.search, hash: location.hash });
+});
