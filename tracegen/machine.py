@@ -59,9 +59,7 @@ def pick_device(wanted: str | None = None) -> torch.device:
         device = torch.device(wanted)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"device {wanted!r} cannot be used here; try --device cpu"
-        ) from error
+        raise UserError(f"device {wanted!r} cannot be used here; try --device cpu") from error
     return device
 
 

@@ -191,7 +191,7 @@ class Session:
         return self.identity(name) | {
             "model": self.model_identity
             | {"dtype": str(self.model.dtype).removeprefix("torch.")}
-            | {key: value for key, value in asdict(config).items()},
+            | asdict(config),
             "machine": self.measured_machine.as_dict(),
             "command": f"make traces ONLY={name} PRESET={self.preset}",
             "git": git_commit(),

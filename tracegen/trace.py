@@ -44,9 +44,21 @@ COMMON_COLUMNS = [
     pa.field("dur_ns", pa.int64(), nullable=False),
 ]
 REQUIRED_METADATA = (
-    "schema technique preset machine model seed command versions git threads "
-    "source scenarios fingerprint recorded_at"
-).split()
+    "schema",
+    "technique",
+    "preset",
+    "machine",
+    "model",
+    "seed",
+    "command",
+    "versions",
+    "git",
+    "threads",
+    "source",
+    "scenarios",
+    "fingerprint",
+    "recorded_at",
+)
 
 
 @dataclass(frozen=True)

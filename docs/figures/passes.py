@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import altair as alt
+
+from docs.figures import theme
+from docs.figures.api import Text
 from tracegen.roofline import Device, datasheet_devices, measured_device
 from tracegen.trace import Trace
 
@@ -48,3 +52,15 @@ def passes(trace: Trace, scenarios: str = "%") -> list[dict[str, Any]]:
            ORDER BY batch, new_tokens, phase, scenario""",
         scenarios=scenarios,
     )
+
+
+def phase_names(t: Text) -> dict[str, str]:
+    """Labels of both phases."""
+    return {"prefill": t("prefill", "预填充"), "decode": t("decode", "解码")}
+
+
+def phase_color(t: Text, **legend: Any) -> alt.Color:
+    """Colour by phase, the same in every figure."""
+    names = phase_names(t)
+    scale = theme.color_scale({names["prefill"]: theme.PREFILL, names["decode"]: theme.DECODE})
+    return alt.Color("phase:N", scale=scale, **({"title": None, "legend": alt.Legend()} | legend))

@@ -8,28 +8,22 @@ import altair as alt
 
 from docs.figures import theme
 from docs.figures.api import Text, View, figure
-from docs.figures.passes import DEVICES, decades, device_of, element_bytes, passes
+from docs.figures.passes import (
+    DEVICES,
+    decades,
+    device_of,
+    element_bytes,
+    passes,
+    phase_color,
+    phase_names,
+)
 from docs.figures.steps import steps_of
+from docs.figures.sweeps import sweep, sweep_chart, sweep_columns
+from docs.figures.tokens import shown, token_flow
 from docs.figures.units import bytes_text, count_text, significant, time_text
 from tracegen.trace import Trace
 
-ROW_CHARACTERS = 54
-CELL_HEIGHT = 24
 STORY_FUNCTIONS = ("run", "prefill", "decode")
-
-
-def phase_names(t: Text) -> dict[str, str]:
-    """Labels of both phases."""
-    return {"prefill": t("prefill", "预填充"), "decode": t("decode", "解码")}
-
-
-def phase_color(t: Text, **legend: Any) -> alt.Color:
-    """Colour by phase, the same in every figure."""
-    names = phase_names(t)
-    scale = theme.color_scale(
-        {names["prefill"]: theme.PREFILL, names["decode"]: theme.DECODE}
-    )
-    return alt.Color("phase:N", scale=scale, **({"title": None, "legend": alt.Legend()} | legend))
 
 
 def stories(trace: Trace, t: Text) -> dict[str, str]:
@@ -70,7 +64,7 @@ def decode_stepper(trace: Trace, t: Text, variant: str | None) -> View:
     decode_ms = sum(row["ms"] for row in decodes) / len(decodes)
     ratio = decode_ms / (prefill["ms"] / prefill["tokens"])
     chart = alt.vconcat(
-        token_flow(rows),
+        token_flow(token_rows(rows)),
         bars(work, "ms", t("time of the pass (ms)", "该次前向耗时 (ms)"), None, t),
         bars(work, "mb", t("bytes read (MB)", "读取字节 (MB)"), t("pass", "第几次前向"), t),
     ).add_params(theme.step_param(min(6, len(rows) - 1)))
@@ -139,69 +133,6 @@ def narrate(row: dict[str, Any], rows: list[dict[str, Any]], t: Text) -> str:
     )
 
 
-def shown(text: str) -> str:
-    """A token's text with its line breaks visible."""
-    return text.replace("\n", "⏎")
-
-
-def token_flow(rows: list[dict[str, Any]]) -> alt.LayerChart:
-    """All tokens, wrapped like text. `born` is the step at which a token appears, `fed` the one
-    at which it goes through the model."""
-    texts = [(shown(text), 0, 1) for text in rows[0]["tokens"]]
-    texts += [(shown(r["text"]), r["step"], r["step"] + 1) for r in rows if r["event"] == "Pass"]
-    cells, row, column = [], 0, 0
-    for index, (text, born, fed) in enumerate(texts):
-        width = len(text) + 1
-        answer_begins = index == len(rows[0]["tokens"])
-        if column + width > ROW_CHARACTERS or answer_begins:
-            row, column = row + 1 + 0.35 * answer_begins, 0
-        cells.append(
-            {"text": text, "row": row, "x": column, "x2": column + width - 0.3, "born": born,
-             "fed": fed, "prompt": born == 0}
-        )  # fmt: skip
-        column += width
-    height = (row + 1) * CELL_HEIGHT
-    base = (
-        alt.Chart(alt.InlineData(values=cells, name="cells"))
-        .transform_filter("datum.born <= step")
-        .transform_calculate(
-            y="datum.row + 0.08",
-            y2="datum.row + 0.92",
-            middle="datum.row + 0.5",
-            center="(datum.x + datum.x2) / 2",
-        )
-        .properties(height=height)
-    )
-    y = alt.Scale(domain=[row + 1, 0], nice=False)
-    x = alt.Scale(domain=[0, ROW_CHARACTERS], nice=False)
-    box = base.mark_rect(cornerRadius=2, strokeWidth=1).encode(
-        x=alt.X("x:Q", scale=x, axis=None),
-        x2="x2:Q",
-        y=alt.Y("y:Q", scale=y, axis=None),
-        y2="y2:Q",
-        fill=alt.when("datum.fed > step")
-        .then(alt.value("transparent"))
-        .when("datum.fed < step")
-        .then(alt.value(theme.CACHED))
-        .when("datum.prompt")
-        .then(alt.value(theme.PREFILL))
-        .otherwise(alt.value(theme.DECODE)),
-        fillOpacity=alt.condition("datum.fed < step", alt.value(0.28), alt.value(1)),
-        stroke=alt.condition("datum.fed > step", alt.value(theme.MUTED), alt.value("transparent")),
-    )
-    label = base.mark_text(
-        font=theme.MONO, baseline="middle", fontSize=alt.expr("min(13, width / 54 * 1.6)")
-    ).encode(
-        x=alt.X("center:Q", scale=x, axis=None),
-        y=alt.Y("middle:Q", scale=y, axis=None),
-        text="text:N",
-        color=alt.condition(
-            "datum.fed == step && datum.prompt", alt.value("white"), alt.value(theme.INK)
-        ),
-    )
-    return alt.layer(box, label)
-
-
 def bars(
     work: list[dict[str, Any]], field: str, title: str, x_title: str | None, t: Text
 ) -> alt.Chart:
@@ -229,6 +160,12 @@ def bars(
         )
         .properties(height=84)
     )
+
+
+def token_rows(rows: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
+    """(text, born, fed) of every token: the step that shows it, and the one that feeds it."""
+    prompt = [(text, 0, 1) for text in rows[0]["tokens"]]
+    return prompt + [(r["text"], r["step"], r["step"] + 1) for r in rows if r["event"] == "Pass"]
 
 
 @figure(variants=lambda trace, t: {"measured": trace.meta["machine"]["name"], **DEVICES})
@@ -313,7 +250,11 @@ def roofline(trace: Trace, t: Text, variant: str | None) -> View:
         beyond = sum(p["intensity"] > ridge for p in points if p["phase"] == names["decode"])
         title = t(
             f"On {device.name} a pass needs about {ridge:.0f} tokens before arithmetic limits it; "
-            + (f"{beyond} recorded decode steps have that many" if beyond else "no recorded decode step has that many"),
+            + (
+                f"{beyond} recorded decode steps have that many"
+                if beyond
+                else "no recorded decode step has that many"
+            ),
             f"在 {device.name} 上，一次前向大约要 {ridge:.0f} 个 token 才会受限于算力；"
             + (f"录制的解码步中有 {beyond} 个达到" if beyond else "录制的解码步都远未达到"),
         )
@@ -336,66 +277,6 @@ def roofline(trace: Trace, t: Text, variant: str | None) -> View:
             "ms": t("time (ms)", "耗时 (ms)"),
         },
     )
-
-
-def bound_ms(trace: Trace, row: dict[str, Any]) -> float:
-    """The least time of a pass under this machine's measured ceilings."""
-    device, dtype = device_of(trace, None)
-    moved = row["bytes_read"] + row["bytes_written"]
-    return device.seconds(row["flops"], moved, dtype) * 1e3
-
-
-def sweep_chart(
-    rows: list[dict[str, Any]], x: str, x_title: str, y_title: str, t: Text
-) -> alt.LayerChart:
-    """Measured times (points, solid) over their bounds (dashed), both axes logarithmic."""
-    ticks = sorted({row[x] for row in rows})
-    times = [row[key] for row in rows for key in ("ms", "bound_ms")]
-    base = alt.Chart(alt.InlineData(values=rows, name="sweep")).encode(
-        x=alt.X(
-            f"{x}:Q",
-            title=x_title,
-            scale=alt.Scale(type="log", base=2, nice=False),
-            axis=alt.Axis(values=ticks),
-        ),
-        color=phase_color(t),
-    )
-    y = alt.Scale(type="log", domain=[min(times) / 1.4, max(times) * 1.2], nice=False)
-    axis = alt.Axis(values=decades(min(times) / 1.4, max(times) * 1.2))
-    line = base.mark_line(point=alt.OverlayMarkDef(size=45, filled=True)).encode(
-        y=alt.Y("ms:Q", title=y_title, scale=y, axis=axis)
-    )
-    bound = base.mark_line(strokeDash=[4, 3], strokeWidth=1.25).encode(
-        y=alt.Y("bound_ms:Q", title=y_title, scale=y, axis=axis)
-    )
-    return alt.layer(bound, line).properties(height=280)
-
-
-def sweep_columns(t: Text) -> dict[str, str]:
-    """Labels of the sweeps' data tables."""
-    return {
-        "phase": t("phase", "阶段"),
-        "batch": t("batch", "批大小"),
-        "prompt": t("prompt tokens", "提示词 token 数"),
-        "ms": t("time (ms)", "耗时 (ms)"),
-        "bound_ms": t("roofline bound (ms)", "屋顶线下限 (ms)"),
-    }
-
-
-def sweep(trace: Trace, scenarios: str, t: Text) -> list[dict[str, Any]]:
-    """Prefill and median decode time of each scenario of a sweep."""
-    names = phase_names(t)
-    prompts = {name: s["prompt_tokens"] for name, s in trace.meta["scenarios"].items()}
-    return [
-        {
-            "phase": names[row["phase"]],
-            "batch": row["batch"],
-            "prompt": prompts[row["scenario"]],
-            "ms": row["ns"] / 1e6,
-            "bound_ms": bound_ms(trace, row),
-        }
-        for row in passes(trace, scenarios)
-    ]
 
 
 @figure()

@@ -86,7 +86,7 @@ def test_a_technique_that_differs_between_passes_is_refused():
 
     Drifting.Counted = toy.Counted
     Drifting.__name__ = toy.__name__
-    with pytest.raises(UserError, match="not deterministic: repeat 0 .* step 1"):
+    with pytest.raises(UserError, match=r"not deterministic: repeat 0 .* step 1"):
         record([Scenario(name="any")], technique=Drifting)
 
 

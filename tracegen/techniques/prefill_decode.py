@@ -67,6 +67,7 @@ class Finished(Event):
     output_tokens: int
 
 
+# --8<-- [start:generate]
 def prefill(model: Model, prompt: Tensor, cache: Cache, sampler: Sampler) -> Tensor:
     """Run the whole prompt (batch, length) once, fill the cache, return the next token (batch,)."""
     logits = model.forward(prompt, cache, last_only=True)
@@ -104,6 +105,9 @@ def generate(
         token = decode(model, token, cache, sampler)
         output.append(int(token))
     return output
+
+
+# --8<-- [end:generate]
 
 
 def check_fits(model: Model, prompt_tokens: int, max_new_tokens: int) -> None:

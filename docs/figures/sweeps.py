@@ -1,0 +1,71 @@
+"""Sweeps: time of a pass against one quantity, measured over what the roofline allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from docs.figures.api import Text
+from docs.figures.passes import decades, device_of, passes, phase_color, phase_names
+from tracegen.trace import Trace
+
+
+def bound_ms(trace: Trace, row: dict[str, Any]) -> float:
+    """The least time of a pass under this machine's measured ceilings."""
+    device, dtype = device_of(trace, None)
+    moved = row["bytes_read"] + row["bytes_written"]
+    return device.seconds(row["flops"], moved, dtype) * 1e3
+
+
+def sweep_chart(
+    rows: list[dict[str, Any]], x: str, x_title: str, y_title: str, t: Text
+) -> alt.LayerChart:
+    """Measured times (points, solid) over their bounds (dashed), both axes logarithmic."""
+    ticks = sorted({row[x] for row in rows})
+    times = [row[key] for row in rows for key in ("ms", "bound_ms")]
+    base = alt.Chart(alt.InlineData(values=rows, name="sweep")).encode(
+        x=alt.X(
+            f"{x}:Q",
+            title=x_title,
+            scale=alt.Scale(type="log", base=2, nice=False),
+            axis=alt.Axis(values=ticks),
+        ),
+        color=phase_color(t),
+    )
+    y = alt.Scale(type="log", domain=[min(times) / 1.4, max(times) * 1.2], nice=False)
+    axis = alt.Axis(values=decades(min(times) / 1.4, max(times) * 1.2))
+    line = base.mark_line(point=alt.OverlayMarkDef(size=45, filled=True)).encode(
+        y=alt.Y("ms:Q", title=y_title, scale=y, axis=axis)
+    )
+    bound = base.mark_line(strokeDash=[4, 3], strokeWidth=1.25).encode(
+        y=alt.Y("bound_ms:Q", title=y_title, scale=y, axis=axis)
+    )
+    return alt.layer(bound, line).properties(height=280)
+
+
+def sweep_columns(t: Text) -> dict[str, str]:
+    """Labels of the sweeps' data tables."""
+    return {
+        "phase": t("phase", "阶段"),
+        "batch": t("batch", "批大小"),
+        "prompt": t("prompt tokens", "提示词 token 数"),
+        "ms": t("time (ms)", "耗时 (ms)"),
+        "bound_ms": t("roofline bound (ms)", "屋顶线下限 (ms)"),
+    }
+
+
+def sweep(trace: Trace, scenarios: str, t: Text) -> list[dict[str, Any]]:
+    """Prefill and median decode time of each scenario of a sweep."""
+    names = phase_names(t)
+    prompts = {name: s["prompt_tokens"] for name, s in trace.meta["scenarios"].items()}
+    return [
+        {
+            "phase": names[row["phase"]],
+            "batch": row["batch"],
+            "prompt": prompts[row["scenario"]],
+            "ms": row["ns"] / 1e6,
+            "bound_ms": bound_ms(trace, row),
+        }
+        for row in passes(trace, scenarios)
+    ]
