@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+MKDOCS = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
 CONFIGURATIONS = {"en": "mkdocs.yml", "zh": "mkdocs.zh.yml"}
 
 
@@ -21,8 +22,7 @@ def build(folder: Path, repository: Path = REPOSITORY) -> dict[str, str]:
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     running = {
         lang: subprocess.Popen(
-            [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
-            + ["--config-file", configuration, "--site-dir", str(folder / lang)],
+            [*MKDOCS, "--config-file", configuration, "--site-dir", str(folder / lang)],
             cwd=repository,
             env=environment,
             stdout=subprocess.PIPE,

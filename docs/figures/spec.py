@@ -17,6 +17,7 @@ import altair as alt
 from tracegen.errors import UserError
 
 WIDTH = "@width"
+MAX_ROWS = 5000
 NESTED = ("hconcat", "vconcat", "concat")
 
 
@@ -25,17 +26,17 @@ def to_spec(chart: Any, figure: str) -> dict[str, Any]:
 
     Raises UserError for what a page cannot show.
     """
-    try:
-        spec = chart if isinstance(chart, dict) else chart.to_dict()
-    except alt.MaxRowsError as error:
-        raise UserError(
-            f"{figure}: more than 5000 rows; aggregate them in the query before drawing"
-        ) from error
+    with alt.data_transformers.disable_max_rows():  # the limit below holds for inline rows too
+        spec: dict[str, Any] = chart if isinstance(chart, dict) else chart.to_dict()
     spec.pop("$schema", None)
     spec.pop("config", None)
     open_width(spec)
     spec["datasets"] = spec.get("datasets", {})
     share_data(spec, spec["datasets"])
+    if max(map(len, spec["datasets"].values()), default=0) > MAX_ROWS:
+        raise UserError(
+            f"{figure}: more than {MAX_ROWS} rows; aggregate them in the query before drawing"
+        )
     for encoding in encodings(spec):
         check_time(encoding, figure)
     try:

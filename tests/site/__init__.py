@@ -1,0 +1,1 @@
+"""Tests of the site: fence, figures' machinery, pages, and what a build writes."""

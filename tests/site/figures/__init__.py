@@ -1,0 +1,1 @@
+"""A package of figure modules like docs.figures, for tests."""
