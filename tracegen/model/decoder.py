@@ -1,6 +1,6 @@
 """A Llama-family decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-For each layer, with x the residual stream (batch, new, hidden):
+For each layer, with x the residual stream (batch * new, hidden):
 
     x = x + W_o · attention(W_qkv · norm(x))
     x = x + W_down · (silu(W_gate · norm(x)) * W_up · norm(x))
@@ -102,28 +102,28 @@ class Model:
         mask: Tensor | None = None
         causal = False
 
-        x = F.embedding(tokens, weights.embedding)
+        x = F.embedding(tokens.flatten(), weights.embedding)  # (batch * new, hidden)
         for index, layer in enumerate(weights.layers):
-            h = F.rms_norm(x, (cfg.hidden_size,), layer.attention_norm, cfg.rms_norm_eps)
-            qkv = F.linear(h, layer.qkv).view(batch, new, -1, cfg.head_dim).transpose(1, 2)
-            qk, v = qkv.split((heads + kv_heads, kv_heads), dim=1)
-            q, k = rotate(qk, cos, sin).split((heads, kv_heads), dim=1)
+            h = torch.rms_norm(x, (cfg.hidden_size,), layer.attention_norm, cfg.rms_norm_eps)
+            qkv = F.linear(h, layer.qkv).view(batch, new, -1, cfg.head_dim)
+            qk, v = qkv.transpose(1, 2).split_with_sizes((heads + kv_heads, kv_heads), 1)
+            q, k = rotate(qk, cos, sin).split_with_sizes((heads, kv_heads), 1)
             if cache is not None:
                 k, v = cache.update(index, k, v)
             if index == 0:
                 mask, causal = visibility(starts, new, k.shape[2], self.device)
             a = attention(q, k, v, mask, causal)
-            x = x + F.linear(a.transpose(1, 2).reshape(batch, new, -1), layer.attention_out)
-            h = F.rms_norm(x, (cfg.hidden_size,), layer.mlp_norm, cfg.rms_norm_eps)
+            x = torch.addmm(x, a, layer.attention_out.t())
+            h = torch.rms_norm(x, (cfg.hidden_size,), layer.mlp_norm, cfg.rms_norm_eps)
             gate, up = F.linear(h, layer.gate_up).chunk(2, dim=-1)
-            x = x + F.linear(F.silu(gate) * up, layer.down)
+            x = torch.addmm(x, F.silu(gate).mul_(up), layer.down.t())
         if cache is not None:
             cache.advance(counts)
         if last_only:
-            last = torch.tensor(counts, device=self.device) - 1
-            x = x[torch.arange(batch, device=self.device), last].unsqueeze(1)
-        x = F.rms_norm(x, (cfg.hidden_size,), weights.final_norm, cfg.rms_norm_eps)
-        return F.linear(x, weights.head).float()
+            last = [row * new + count - 1 for row, count in enumerate(counts)]
+            x = x[torch.tensor(last, device=self.device)]
+        x = torch.rms_norm(x, (cfg.hidden_size,), weights.final_norm, cfg.rms_norm_eps)
+        return F.linear(x, weights.head).view(batch, -1, cfg.vocab_size).float()
 
     def _check(self, counts: list[int], starts: list[int], batch: int, new: int) -> None:
         if len(starts) != batch or len(counts) != batch:
@@ -201,12 +201,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool
     """Grouped-query attention: query head h reads key/value head `h // (heads / kv_heads)`.
 
     q: (batch, heads, new, head_dim); k, v: (batch, kv_heads, held, head_dim).
-    Returns (batch, heads, new, head_dim).
+    Returns each token's heads side by side, (batch * new, heads * head_dim).
     """
     batch, heads, new, head_dim = q.shape
     if new == 1:  # the queries of a group become the rows of one attention: keys are read once
         grouped = q.reshape(batch, k.shape[1], -1, head_dim)
-        return F.scaled_dot_product_attention(grouped, k, v, mask).reshape(q.shape)
-    return F.scaled_dot_product_attention(
+        return F.scaled_dot_product_attention(grouped, k, v, mask).reshape(batch, -1)
+    out = F.scaled_dot_product_attention(
         q, k, v, mask, is_causal=causal, enable_gqa=heads != k.shape[1]
     )
+    return out.transpose(1, 2).reshape(batch * new, -1)
