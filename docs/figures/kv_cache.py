@@ -1,0 +1,358 @@
+"""Figures of the page "The KV cache"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from docs.figures import theme
+from docs.figures.api import Text, View, figure
+from docs.figures.passes import decades
+from docs.figures.steps import steps_of
+from docs.figures.units import bytes_text, significant, time_text
+from tracegen.roofline import datasheet_devices
+from tracegen.trace import Trace
+
+SLOT_HEIGHT = 26
+SLOT_FUNCTIONS = ("fill_slots", "update", "get", "advance", "__init__")
+REFERENCE_DEVICE = "h100-sxm"
+
+
+@figure()
+def slots(trace: Trace, t: Text, variant: str | None) -> View:
+    """Slots of three rows of different lengths, pass by pass."""
+    rows = trace.query(
+        """SELECT step, event, line, lines, written, lengths, bytes_read, used_bytes, texts,
+                  cache_bytes, capacity_tokens, batch, median(dur_ns) AS ns
+           FROM trace WHERE scenario = 'slots' GROUP BY ALL ORDER BY step"""
+    )
+    capacity, batch = rows[0]["capacity_tokens"], rows[0]["batch"]
+    reserved = rows[0]["cache_bytes"]
+    cells = [
+        {"row": f"{t('row', '第')} {r + 1}{t('', ' 行')}", "slot": slot, "written": written}
+        for r in range(batch)
+        for slot in range(capacity)
+        for written in [first_written(rows, r, slot)]
+    ]
+    names = {
+        "prefill": t("prefill writes", "预填充写入"),
+        "decode": t("this step writes", "本步写入"),
+        "held": t("held, read again", "已缓存，再读"),
+        "free": t("empty", "空闲"),
+    }
+    state = (
+        f"datum.written > step ? '{names['free']}' : datum.written < step ? '{names['held']}' : "
+        f"step == 1 ? '{names['prefill']}' : '{names['decode']}'"
+    )
+    scale = theme.color_scale(
+        {
+            names["prefill"]: theme.PREFILL,
+            names["decode"]: theme.DECODE,
+            names["held"]: theme.CACHED,
+            names["free"]: theme.FREE,
+        }
+    )
+    grid = (
+        alt.Chart(alt.InlineData(values=cells, name="slots"))
+        .transform_calculate(state=state)
+        .mark_rect(strokeWidth=1, stroke=theme.RULE, cornerRadius=1)
+        .encode(
+            x=alt.X(
+                "slot:O",
+                title=t("slot = position of the token", "槽位（即 token 位置）"),
+                scale=alt.Scale(paddingInner=0.12),
+                axis=alt.Axis(labelAngle=0, domain=False, ticks=False),
+            ),
+            y=alt.Y(
+                "row:N",
+                title=None,
+                scale=alt.Scale(paddingInner=0.2),
+                axis=alt.Axis(minExtent=50),
+            ),
+            fill=alt.Fill("state:N", scale=scale, title=None, legend=alt.Legend(columns=2)),
+        )
+        .properties(height=batch * SLOT_HEIGHT + 12)
+        .add_params(theme.step_param(4))
+    )
+    final = next(row for row in reversed(rows) if row["event"] == "Stepped")
+    used = sum(final["lengths"]) / (batch * capacity)
+    return View(
+        grid,
+        title=t(
+            f"When the longest row is full, {used:.0%} of the reserved slots hold a token",
+            f"最长的一行写满时，预留的槽位只有 {used:.0%} 存了 token",
+        ),
+        kind="counted",
+        notice=t(
+            "Each square is one slot: the keys and values of one token in all layers. A step "
+            "writes one slot a row and reads every slot that the row holds. Nothing that was "
+            "written is ever written again.",
+            "每个方格是一个槽位，存放一个 token 在所有层的 K 和 V。每一步每行只写一个槽位，"
+            "却要读取该行已有的全部槽位；写入的内容不再改动。",
+        ),
+        columns={
+            "row": t("row", "行"),
+            "slot": t("slot", "槽位"),
+            "written": t("written in step", "写入的步"),
+        },
+        steps=steps_of(trace, rows, [narrate(row, reserved, t) for row in rows], SLOT_FUNCTIONS),
+    )
+
+
+def first_written(rows: list[dict[str, Any]], row: int, slot: int) -> int:
+    """The step that wrote a slot; one after the last when none did."""
+    for event in rows:
+        if event["event"] == "Stepped" and event["lengths"][row] > slot:
+            return int(event["step"])
+    return len(rows)
+
+
+def narrate(row: dict[str, Any], reserved: int, t: Text) -> str:
+    """What one step did to the slots."""
+    if row["event"] == "Allocated":
+        slots, size = row["batch"] * row["capacity_tokens"], bytes_text(reserved)
+        return t(
+            f"Room is reserved for {row['batch']} rows of {row['capacity_tokens']} slots: {size}. "
+            "Nothing is written yet.",
+            f"先为 {row['batch']} 行各预留 {row['capacity_tokens']} 个槽位，共 {slots} 个、{size}，还没有写入任何内容。",
+        )
+    lengths = ", ".join(map(str, row["lengths"]))
+    if row["event"] == "Refused":
+        return t(
+            f"The rows hold {lengths} of {row['capacity_tokens']} slots: one more does not fit the "
+            "longest row. The cache refuses before it writes, so nothing is lost.",
+            f"各行已占 {lengths} 个槽位（上限 {row['capacity_tokens']}）：最长的一行再也放不下。"
+            "缓存在写入之前就拒绝，已有内容不会损坏。",
+        )
+    used, share = bytes_text(row["used_bytes"]), row["used_bytes"] / reserved
+    if row["step"] == 1:
+        return t(
+            f"Prefill writes {lengths} slots in one pass; each row starts at slot 0 and keeps its "
+            f"own length. {used} of the reservation are used ({share:.0%}).",
+            f"预填充一次前向写入 {lengths} 个槽位，每行都从槽位 0 开始、各记各的长度。"
+            f"已用 {used}，占预留的 {share:.0%}。",
+        )
+    return t(
+        f"One token a row is written, at slots {', '.join(str(n - 1) for n in row['lengths'])}; "
+        f"all slots up to there are read. {used} in use ({share:.0%}), {time_text(row['ns'])}.",
+        f"每行写入一个 token，位于槽位 {'、'.join(str(n - 1) for n in row['lengths'])}，"
+        f"并读取此前的全部槽位。已用 {used}（{share:.0%}），用时 {time_text(row['ns'])}。",
+    )
+
+
+def cache_names(t: Text) -> dict[str, str]:
+    """Labels of the three ways to get past keys and values."""
+    return {
+        "none": t("recomputed", "重新计算"),
+        "growing": t("cached, grown by copying", "缓存（拼接增长）"),
+        "contiguous": t("cached, written in place", "缓存（原地写入）"),
+    }
+
+
+def next_token_rows(trace: Trace, t: Text) -> list[dict[str, Any]]:
+    """Median time and traffic of one more token after each context, for each kind of cache."""
+    names = cache_names(t)
+    contexts = {name: s.get("context") for name, s in trace.meta["scenarios"].items()}
+    rows = trace.query(
+        """SELECT scenario, cache, median(dur_ns) AS ns, median(flops) AS flops,
+                  median(bytes_read + bytes_written) AS moved, median(copied_bytes) AS copied
+           FROM trace WHERE event = 'Stepped' AND scenario <> 'slots'
+                AND (cache = 'none' OR fed_tokens = 1)
+           GROUP BY scenario, cache"""
+    )
+    found = [
+        {
+            "way": names[row["cache"]],
+            "cache": row["cache"],
+            "context": contexts[row["scenario"]],
+            "ms": row["ns"] / 1e6,
+            "gflop": row["flops"] / 1e9,
+            "mb": row["moved"] / 1e6,
+            "copied_mb": row["copied"] / 1e6,
+        }
+        for row in rows
+    ]
+    return sorted(found, key=lambda row: (row["context"], row["cache"]))
+
+
+@figure()
+def cached_or_recomputed(trace: Trace, t: Text, variant: str | None) -> View:
+    """Time of the next token against the context, with and without a cache."""
+    rows = next_token_rows(trace, t)
+    names = cache_names(t)
+
+    def ms(cache: str, context: int) -> float:
+        return next(r["ms"] for r in rows if r["cache"] == cache and r["context"] == context)
+
+    contexts = sorted({row["context"] for row in rows})
+    short, long = contexts[0], contexts[-1]
+    gain_short = ms("none", short) / ms("contiguous", short)
+    gain_long = ms("none", long) / ms("contiguous", long)
+    low, high = min(r["ms"] for r in rows) / 1.5, max(r["ms"] for r in rows) * 1.5
+    scale = theme.color_scale(
+        {
+            names["none"]: theme.REJECTED,
+            names["growing"]: theme.IDLE,
+            names["contiguous"]: theme.CACHED,
+        }
+    )
+    chart = (
+        alt.Chart(alt.InlineData(values=rows, name="next_token"))
+        .mark_line(point=alt.OverlayMarkDef(size=50, filled=True))
+        .encode(
+            x=alt.X(
+                "context:Q",
+                title=t("tokens before it", "此前的 token 数"),
+                scale=alt.Scale(type="log", base=2, nice=False),
+                axis=alt.Axis(values=contexts),
+            ),
+            y=alt.Y(
+                "ms:Q",
+                title=t("time of the next token (ms)", "下一个 token 的耗时 (ms)"),
+                scale=alt.Scale(type="log", domain=[low, high], nice=False),
+                axis=alt.Axis(values=decades(low, high)),
+            ),
+            color=alt.Color("way:N", scale=scale, title=None, legend=alt.Legend(columns=2)),
+            shape=alt.Shape(
+                "way:N",
+                scale=alt.Scale(
+                    domain=list(names.values()), range=["triangle", "square", "circle"]
+                ),
+                title=None,
+            ),
+        )
+        .properties(height=280)
+    )
+    return View(
+        chart,
+        title=t(
+            f"After {long} tokens the cache makes the next one {significant(gain_long, 2)}× faster; "
+            f"after {short} only {significant(gain_short, 2)}×",
+            f"前面有 {long} 个 token 时，缓存让下一个快 {significant(gain_long, 2)} 倍；"
+            f"只有 {short} 个时，只快 {significant(gain_short, 2)} 倍",
+        ),
+        kind="measured",
+        notice=t(
+            "Recomputing feeds all tokens again for each new one. The cached lines stay nearly "
+            "flat: a step still reads all weights, and the cache adds little to that.",
+            "重新计算意味着每生成一个 token 都把前文整个再算一遍。有缓存时曲线几乎是平的："
+            "每步仍要读全部权重，缓存本身增加的读取量很小。",
+        ),
+        columns={
+            "way": t("way", "方式"),
+            "context": t("tokens before", "此前 token 数"),
+            "ms": t("time (ms)", "耗时 (ms)"),
+            "gflop": "GFLOP",
+            "mb": t("bytes moved (MB)", "搬运 (MB)"),
+            "copied_mb": t("of which copying (MB)", "其中拷贝 (MB)"),
+        },
+    )
+
+
+def shape_names(trace: Trace, t: Text) -> dict[str, str]:
+    """The models whose caches were reserved."""
+    rows = trace.query(
+        """SELECT shape_of, min(step) AS first FROM trace
+           WHERE scenario = 'sizes' GROUP BY shape_of ORDER BY first"""
+    )
+    return {row["shape_of"]: row["shape_of"] for row in rows}
+
+
+@figure(variants=shape_names)
+def bytes_by_heads(trace: Trace, t: Text, variant: str | None) -> View:
+    """Reserved bytes against length, for three kinds of heads."""
+    rows = trace.query(
+        """SELECT DISTINCT heads, kv_heads, capacity_tokens AS tokens, cache_bytes AS bytes
+           FROM trace WHERE scenario = 'sizes' AND shape_of = $model ORDER BY kv_heads DESC, tokens""",
+        model=variant,
+    )
+    query_heads = max(row["kv_heads"] for row in rows)
+    own = next(row["kv_heads"] for row in rows if row["heads"] == "own")
+    own_kind = t("multi-head", "多头") if own == query_heads else t("grouped-query", "分组查询")
+    kinds = {
+        "multi-head": t("multi-head", "多头") + f" ({query_heads})",
+        "own": f"{own_kind} ({own})",
+        "multi-query": t("multi-query", "多查询") + " (1)",
+    }
+    points = [
+        {"kind": kinds[row["heads"]], "tokens": row["tokens"], "gb": row["bytes"] / 1e9}
+        for row in rows
+        if row["heads"] != "multi-head" or own != query_heads
+    ]
+    per_token = next(r["bytes"] / r["tokens"] for r in rows if r["heads"] == "own")
+    device = datasheet_devices()[REFERENCE_DEVICE]
+    longest = max(row["tokens"] for row in rows)
+    fits = int(device.memory_bytes / (per_token * longest))
+    low, high = min(p["gb"] for p in points) / 1.5, max(max(p["gb"] for p in points), 100) * 1.5
+    colors = [theme.REJECTED, theme.PREFILL, theme.ACCEPTED]
+    shown = [kinds[key] for key in kinds if key != "multi-head" or own != query_heads]
+    scale = alt.Scale(domain=shown, range=colors[-len(shown) :])
+    y = alt.Y(
+        "gb:Q",
+        title=t("cache of one sequence (GB)", "一条序列的缓存 (GB)"),
+        scale=alt.Scale(type="log", domain=[low, high], nice=False),
+        axis=alt.Axis(values=decades(low, high), format="~g"),
+    )
+    lines = (
+        alt.Chart(alt.InlineData(values=points, name="sizes"))
+        .mark_line(point=alt.OverlayMarkDef(size=40, filled=True))
+        .encode(
+            x=alt.X(
+                "tokens:Q",
+                title=t("tokens", "token 数"),
+                scale=alt.Scale(type="log", base=2, nice=False),
+                axis=alt.Axis(
+                    values=sorted({row["tokens"] for row in rows}),
+                    labelExpr="datum.value / 1024 + 'K'",
+                ),
+            ),
+            y=y,
+            color=alt.Color(
+                "kind:N", scale=scale, title=t("key/value heads", "KV 头（个数）"), sort=shown
+            ),
+        )
+    )
+    memory = alt.Chart(
+        alt.InlineData(
+            values=[
+                {
+                    "gb": device.memory_bytes / 1e9,
+                    "name": f"{device.name}, {bytes_text(device.memory_bytes)}",
+                }
+            ],
+            name="memory",
+        )
+    )
+    limit = memory.mark_rule(strokeDash=[4, 3], color=theme.MUTED).encode(y=y)
+    label = memory.mark_text(align="left", dy=9, x=4, color=theme.MUTED).encode(y=y, text="name:N")
+    return View(
+        alt.layer(limit, label, lines).properties(height=280),
+        title=t(
+            f"{variant} keeps {bytes_text(per_token)} a token: "
+            + (
+                f"{fits} sequences of {longest:,} tokens would fill an 80 GB GPU"
+                if fits
+                else f"not one sequence of {longest:,} tokens fits an 80 GB GPU"
+            ),
+            f"{variant} 每个 token 占 {bytes_text(per_token)}："
+            + (
+                f"{fits} 条 {longest:,} token 的序列就能占满一块 80 GB 显卡"
+                if fits
+                else f"一块 80 GB 显卡连一条 {longest:,} token 的序列都放不下"
+            ),
+        ),
+        kind="counted",
+        notice=t(
+            "Bytes reserved by KVCache for one sequence in bfloat16, weights not included. The "
+            "model's own number of key/value heads beside what the same model would need with one "
+            "for every query head, or with a single one. Dashed: all memory of that GPU.",
+            "KVCache 为一条序列预留的字节数（bfloat16，不含权重）。图中对比模型自身的 KV 头数，"
+            "以及同一模型若改用多头或单个 KV 头所需的大小。虚线为该 GPU 的全部显存。",
+        ),
+        columns={
+            "kind": t("key/value heads", "KV 头"),
+            "tokens": t("tokens", "token 数"),
+            "gb": "GB",
+        },
+    )
