@@ -35,20 +35,20 @@ def hf_state(model: Model) -> dict[str, Tensor]:
         "model.embed_tokens.weight": weights.embedding,
         "model.norm.weight": weights.final_norm,
     }
-    state["lm_head.weight"] = weights.head
+    state["lm_head.weight"] = weights.head.t()
     for index, layer in enumerate(weights.layers):
-        q, k, v = layer.qkv.split(rows)
-        gate, up = layer.gate_up.chunk(2)
+        q, k, v = layer.qkv.t().split(rows)
+        gate, up = layer.gate_up.t().chunk(2)
         named = {
             "input_layernorm": layer.attention_norm,
             "self_attn.q_proj": q,
             "self_attn.k_proj": k,
             "self_attn.v_proj": v,
-            "self_attn.o_proj": layer.attention_out,
+            "self_attn.o_proj": layer.attention_out.t(),
             "post_attention_layernorm": layer.mlp_norm,
             "mlp.gate_proj": gate,
             "mlp.up_proj": up,
-            "mlp.down_proj": layer.down,
+            "mlp.down_proj": layer.down.t(),
         }
         state |= {f"model.layers.{index}.{name}.weight": w for name, w in named.items()}
     return state

@@ -43,16 +43,16 @@ def tiny_model(config: Config = TINY, seed: int = 0, dtype: torch.dtype = torch.
     layers = [
         Layer(
             attention_norm=rand(cfg.hidden_size),
-            qkv=rand(q_rows + 2 * kv_rows, cfg.hidden_size),
-            attention_out=rand(cfg.hidden_size, q_rows),
+            qkv=rand(cfg.hidden_size, q_rows + 2 * kv_rows),
+            attention_out=rand(q_rows, cfg.hidden_size),
             mlp_norm=rand(cfg.hidden_size),
-            gate_up=rand(2 * cfg.intermediate_size, cfg.hidden_size),
-            down=rand(cfg.hidden_size, cfg.intermediate_size),
+            gate_up=rand(cfg.hidden_size, 2 * cfg.intermediate_size),
+            down=rand(cfg.intermediate_size, cfg.hidden_size),
         )
         for _ in range(cfg.num_layers)
     ]
     embedding = rand(cfg.vocab_size, cfg.hidden_size)
-    head = embedding if cfg.tied_embeddings else rand(cfg.vocab_size, cfg.hidden_size)
+    head = embedding.t() if cfg.tied_embeddings else rand(cfg.hidden_size, cfg.vocab_size)
     weights = Weights(embedding, layers, rand(cfg.hidden_size), head)
     no_tokenizer: Tokenizer = None  # type: ignore[assignment]
     return Model(config, weights, no_tokenizer, lambda: "")
@@ -96,7 +96,7 @@ def naive_logits(model: Model, tokens: list[int]) -> list[list[float]]:
         return [a * scale * w for a, w in zip(x, weight.tolist(), strict=True)]
 
     def times(matrix: Tensor, x: list[float]) -> list[float]:
-        return [sum(w * a for w, a in zip(row, x, strict=True)) for row in matrix.tolist()]
+        return [sum(w * a for w, a in zip(row, x, strict=True)) for row in matrix.t().tolist()]
 
     def heads_of(flat: list[float], first: int, count: int) -> list[list[float]]:
         d = cfg.head_dim

@@ -2,10 +2,10 @@
 
 For each layer, with x the residual stream (batch * new, hidden):
 
-    x = x + W_o · attention(W_qkv · norm(x))
-    x = x + W_down · (silu(W_gate · norm(x)) * W_up · norm(x))
+    x = x + attention(norm(x) · W_qkv) · W_o
+    x = x + (silu(norm(x) · W_gate) * (norm(x) · W_up)) · W_down
 
-Then logits = W_head · norm(x).  Weights that read the same input lie in one matrix (query, key
+Then logits = norm(x) · W_head.  Weights that read the same input lie in one matrix (query, key
 and value; gate and up), so that a decode step, which is one pass over the weights, makes few calls.
 
 Sources: Touvron et al., "LLaMA", 2023; Zhang and Sennrich, "RMSNorm", 2019; Su et al., "RoFormer",
@@ -30,26 +30,24 @@ from tracegen.model.tokenizer import Tokenizer
 
 @dataclass(slots=True)
 class Layer:
-    """Weights of one layer, (outputs, inputs) each; a head is `head_dim` consecutive rows.
-
-    The loader picks their memory order; see `load.py`."""
+    """Weights of one layer, matrices as (inputs, outputs); a head is `head_dim` columns."""
 
     attention_norm: Tensor  # (hidden,)
-    qkv: Tensor  # ((heads + 2 kv_heads) * head_dim, hidden): all queries, then keys, then values
-    attention_out: Tensor  # (hidden, heads * head_dim)
+    qkv: Tensor  # (hidden, (heads + 2 kv_heads) * head_dim): all queries, then keys, then values
+    attention_out: Tensor  # (heads * head_dim, hidden)
     mlp_norm: Tensor  # (hidden,)
-    gate_up: Tensor  # (2 * intermediate, hidden): gate rows, then up rows
-    down: Tensor  # (hidden, intermediate)
+    gate_up: Tensor  # (hidden, 2 * intermediate): gate columns, then up columns
+    down: Tensor  # (intermediate, hidden)
 
 
 @dataclass(slots=True)
 class Weights:
-    """All weights.  With tied embeddings `head` is the same tensor as `embedding`."""
+    """All weights.  With tied embeddings `head` is a view of `embedding`."""
 
     embedding: Tensor  # (vocab, hidden)
     layers: list[Layer]
     final_norm: Tensor  # (hidden,)
-    head: Tensor  # (vocab, hidden)
+    head: Tensor  # (hidden, vocab)
 
 
 class Model:
@@ -105,7 +103,7 @@ class Model:
         x = F.embedding(tokens.flatten(), weights.embedding)  # (batch * new, hidden)
         for index, layer in enumerate(weights.layers):
             h = torch.rms_norm(x, (cfg.hidden_size,), layer.attention_norm, cfg.rms_norm_eps)
-            qkv = F.linear(h, layer.qkv).view(batch, new, -1, cfg.head_dim)
+            qkv = torch.mm(h, layer.qkv).view(batch, new, -1, cfg.head_dim)
             qk, v = qkv.transpose(1, 2).split_with_sizes((heads + kv_heads, kv_heads), 1)
             q, k = rotate(qk, cos, sin).split_with_sizes((heads, kv_heads), 1)
             if cache is not None:
@@ -113,17 +111,17 @@ class Model:
             if index == 0:
                 mask, causal = visibility(starts, new, k.shape[2], self.device)
             a = attention(q, k, v, mask, causal)
-            x = torch.addmm(x, a, layer.attention_out.t())
+            x = torch.addmm(x, a, layer.attention_out)
             h = torch.rms_norm(x, (cfg.hidden_size,), layer.mlp_norm, cfg.rms_norm_eps)
-            gate, up = F.linear(h, layer.gate_up).chunk(2, dim=-1)
-            x = torch.addmm(x, F.silu(gate).mul_(up), layer.down.t())
+            gate, up = torch.mm(h, layer.gate_up).chunk(2, dim=-1)
+            x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
         if cache is not None:
             cache.advance(counts)
         if last_only:
             last = [row * new + count - 1 for row, count in enumerate(counts)]
             x = x[torch.tensor(last, device=self.device)]
         x = torch.rms_norm(x, (cfg.hidden_size,), weights.final_norm, cfg.rms_norm_eps)
-        return F.linear(x, weights.head).view(batch, -1, cfg.vocab_size).float()
+        return torch.mm(x, weights.head).view(batch, -1, cfg.vocab_size).float()
 
     def _check(self, counts: list[int], starts: list[int], batch: int, new: int) -> None:
         if len(starts) != batch or len(counts) != batch:

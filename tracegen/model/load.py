@@ -97,10 +97,13 @@ def _read_weights(files: ModelFiles, device: torch.device, dtype: torch.dtype) -
         return tensor.to(device=device, dtype=dtype)
 
     def matrix(*parts: Tensor) -> Tensor:
-        """Parts stacked by rows.  On the CPU inputs go first in memory: there the product with a
-        single token reads a wide matrix 15 to 30 % faster so, and a longer pass is no slower."""
-        whole = torch.cat(parts) if len(parts) > 1 else parts[0]
-        return whole.t().contiguous().t() if device.type == "cpu" else whole
+        """(outputs, inputs) parts side by side as (inputs, outputs).
+
+        GPUs keep each output's weights together in memory.  CPUs keep each input's: so the product
+        with a single token reads a wide matrix 15 to 30 % faster (measured on Sapphire Rapids).
+        """
+        whole = (torch.cat(parts) if len(parts) > 1 else parts[0]).t()
+        return whole.contiguous() if device.type == "cpu" else whole
 
     def read_layer(index: int) -> Layer:
         at = f"model.layers.{index}"
@@ -125,7 +128,8 @@ def _read_weights(files: ModelFiles, device: torch.device, dtype: torch.dtype) -
         layers = list(pool.map(read_layer, range(cfg.num_layers)))
     embedding = embedding_job.result()
     if cfg.tied_embeddings:
-        head = embedding = matrix(embedding)
+        head = matrix(embedding)
+        embedding = head.t()
     else:
         head = matrix(read("lm_head.weight", cfg.vocab_size, hidden))
     weights = Weights(embedding, layers, read("model.norm.weight", hidden), head)
