@@ -28,8 +28,9 @@ from torch import Tensor
 
 from tracegen.errors import UserError
 from tracegen.events import Event, Scenario
-from tracegen.model import Cache, GrowingCache, Model, Sampler
+from tracegen.model import Cache, Model, Sampler
 from tracegen.model.cost import forward_cost
+from tracegen.techniques.kv_cache import new_cache
 from tracegen.workloads import QUESTIONS, filler_tokens
 
 
@@ -98,7 +99,7 @@ def generate(
     output: list[int] = []
     if max_new_tokens == 0:
         return output
-    cache = GrowingCache()
+    cache = new_cache(model, len(prompt_ids) + max_new_tokens)
     token = prefill(model, torch.tensor([prompt_ids]), cache, sampler)
     output.append(int(token))
     while len(output) < max_new_tokens and output[-1] not in stop_ids:
@@ -179,7 +180,7 @@ def run(s: Generation, model: Model) -> Generator[Event, None, None]:
     check_fits(model, len(prompt_ids), s.max_new_tokens)
     yield Encoded(s.batch, len(prompt_ids), tuple(map(tokenizer.token_text, prompt_ids)))
 
-    cache = GrowingCache(s.batch)
+    cache = new_cache(model, len(prompt_ids) + s.max_new_tokens, s.batch)
     prompt = torch.tensor([prompt_ids] * s.batch)
     token = prefill(model, prompt, cache, sampler)
     yield describe(model, "prefill", prompt, cache, token)
