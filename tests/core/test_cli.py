@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +39,23 @@ def record(out: Path, model: Path, *more: str) -> int:
     )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory, tiny_path) -> Path:
+    """A folder with one recording of this machine, to copy from."""
+    out = tmp_path_factory.mktemp("recorded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "BUFFER_BYTES", {"cpu": 2**20})
+        patch.setattr(machine, "MATRIX_SIZE", {"cpu": 64})
+        assert record(out, tiny_path) == 0
+    return out
+
+
+@pytest.fixture
+def traces(tmp_path, recorded, quick_probe) -> Path:
+    """A copy of the recording."""
+    return Path(shutil.copytree(recorded, tmp_path / "traces"))
+
+
 def failing(capsys, *arguments: str) -> str:
     """Run a command that must fail; returns its one line on standard error."""
     assert main(list(arguments)) == 2
@@ -53,21 +71,21 @@ def test_list_names_every_technique(capsys):
     assert all(name in printed for name in technique_names())
 
 
-def test_two_recordings_agree_in_all_but_measured_columns(tmp_path, tiny_path, quick_probe):
-    for out in ("a", "b"):
-        assert record(tmp_path / out, tiny_path) == 0
-    first, second = (read_trace(next((tmp_path / o).glob("*/*.parquet"))) for o in "ab")
+def test_two_recordings_agree_in_all_but_measured_columns(traces, tmp_path, tiny_path):
+    assert record(tmp_path / "again", tiny_path) == 0
+    first, second = (
+        read_trace(next(out.glob("*/*.parquet"))) for out in (traces, tmp_path / "again")
+    )
     assert first.table.num_rows > 100
     measured = [name for name in first.table.column_names if name.endswith("_ns")]
     assert first.table.drop_columns(measured).equals(second.table.drop_columns(measured))
     assert first.meta["fingerprint"] == second.meta["fingerprint"]
 
 
-def test_metadata_describes_the_recording(tmp_path, tiny_path, quick_probe):
-    record(tmp_path, tiny_path)
-    meta = read_trace(next(tmp_path.glob("*/kv_cache.parquet"))).meta
+def test_metadata_describes_the_recording(traces):
+    meta = read_trace(next(traces.glob("*/kv_cache.parquet"))).meta
     assert meta["technique"] == "kv_cache"
-    assert meta["machine"]["slug"] == next(tmp_path.iterdir()).name
+    assert meta["machine"]["slug"] == next(traces.iterdir()).name
     assert meta["machine"]["matmul_flops_per_s"]["float32"] > 0
     assert meta["model"]["dtype"] == "float32"
     assert len(meta["model"]["sha256"]) == 64
@@ -77,22 +95,19 @@ def test_metadata_describes_the_recording(tmp_path, tiny_path, quick_probe):
     assert {"python", "torch"} <= set(meta["versions"])
 
 
-def test_what_is_up_to_date_is_skipped(tmp_path, tiny_path, quick_probe, capsys):
-    record(tmp_path, tiny_path)
-    path = next(tmp_path.glob("*/*.parquet"))
+def test_what_is_up_to_date_is_skipped(traces, tiny_path, capsys):
+    path = next(traces.glob("*/*.parquet"))
     before = path.stat().st_mtime_ns
-    capsys.readouterr()
-    assert record(tmp_path, tiny_path) == 0
+    assert record(traces, tiny_path) == 0
     assert "up to date" in capsys.readouterr().out
     assert path.stat().st_mtime_ns == before
-    assert record(tmp_path, tiny_path, "--seed", "5") == 0
+    assert record(traces, tiny_path, "--seed", "5") == 0
     assert path.stat().st_mtime_ns != before
     assert read_trace(path).meta["seed"] == 5
 
 
-def test_validate(tmp_path, tiny_path, quick_probe, capsys):
-    record(tmp_path, tiny_path)
-    path = next(tmp_path.glob("*/*.parquet"))
+def test_validate(traces, tmp_path, capsys):
+    path = next(traces.glob("*/*.parquet"))
     assert main(["validate", str(path)]) == 0
     damaged = tmp_path / "damaged.parquet"
     damaged.write_bytes(path.read_bytes()[:500])
@@ -142,15 +157,14 @@ def test_a_prompt_longer_than_the_context(tmp_path, capsys):
     assert "exceed the context of 16 tokens" in line
 
 
-def test_a_corrupt_model_loses_no_trace(tmp_path, tiny_path, quick_probe, capsys):
-    record(tmp_path, tiny_path)
-    path = next(tmp_path.glob("*/*.parquet"))
+def test_a_corrupt_model_loses_no_trace(traces, tmp_path, capsys):
+    path = next(traces.glob("*/*.parquet"))
     before = path.read_bytes()
     corrupt = tmp_path / "corrupt.gguf"
     corrupt.write_bytes(b"GGUF" + b"\xff" * 64)
     capsys.readouterr()
     assert "corrupt.gguf" in failing(
-        capsys, "record", "--only", "kv_cache", "--out", str(tmp_path), "--model", str(corrupt)
+        capsys, "record", "--only", "kv_cache", "--out", str(traces), "--model", str(corrupt)
     )
     assert path.read_bytes() == before
 
