@@ -171,26 +171,34 @@ SCENARIOS = [
 
 def run(s: Generation, model: Model) -> Generator[Event, None, None]:
     """Generate for one scenario and say what each pass did."""
-    tokenizer, sampler = model.tokenizer, Sampler(s.temperature, s.top_k, s.top_p, s.seed)
-    if s.question:
-        prompt_ids = tokenizer.encode(tokenizer.chat(QUESTIONS[s.question]))
-        stop_ids = model.config.eos_ids
-    else:
-        prompt_ids, stop_ids = filler_tokens(tokenizer, s.prompt_tokens), ()
-    check_fits(model, len(prompt_ids), s.max_new_tokens)
-    yield Encoded(s.batch, len(prompt_ids), tuple(map(tokenizer.token_text, prompt_ids)))
+    prompt, stop_ids = prepare(s, model)
+    texts = map(model.tokenizer.token_text, prompt[0].tolist())
+    yield Encoded(s.batch, prompt.shape[1], tuple(texts))
 
-    cache = new_cache(model, len(prompt_ids) + s.max_new_tokens, s.batch)
-    prompt = torch.tensor([prompt_ids] * s.batch)
+    sampler = Sampler(s.temperature, s.top_k, s.top_p, s.seed)
+    cache = new_cache(model, prompt.shape[1] + s.max_new_tokens, s.batch)
     token = prefill(model, prompt, cache, sampler)
     yield describe(model, "prefill", prompt, cache, token)
 
     output = 1
     while output < s.max_new_tokens and int(token[0]) not in stop_ids:
-        token = decode(model, fed := token, cache, sampler)
+        fed = token
+        token = decode(model, fed, cache, sampler)
         output += 1
         yield describe(model, "decode", fed[:, None], cache, token)
     yield Finished("stop token" if int(token[0]) in stop_ids else "length", output)
+
+
+def prepare(s: Generation, model: Model) -> tuple[Tensor, Collection[int]]:
+    """The scenario's prompt (batch, length) and its stop tokens. Raises UserError as generate."""
+    tokenizer = model.tokenizer
+    if s.question:
+        prompt_ids = tokenizer.encode(tokenizer.chat(QUESTIONS[s.question]))
+        stop_ids: Collection[int] = model.config.eos_ids
+    else:
+        prompt_ids, stop_ids = filler_tokens(tokenizer, s.prompt_tokens), ()
+    check_fits(model, len(prompt_ids), s.max_new_tokens)
+    return torch.tensor([prompt_ids] * s.batch), stop_ids
 
 
 def describe(model: Model, phase: str, fed: Tensor, cache: Cache, token: Tensor) -> Pass:
