@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -41,12 +42,12 @@ class Row:
     dur_ns: int
 
 
-def innermost_frame(generator: Events) -> FrameType:
-    """The frame that is paused at the event: through `yield from`, to the last generator."""
+def innermost_frame(generator: Any) -> FrameType:
+    """The frame of a paused generator that yielded: through `yield from`, to the last one."""
     while inspect.isgenerator(generator.gi_yieldfrom):
         generator = generator.gi_yieldfrom
-    assert generator.gi_frame is not None, "a paused generator has a frame"
-    return generator.gi_frame
+    frame: FrameType = generator.gi_frame
+    return frame
 
 
 def drive(events: Events, synchronize: Callable[[], None]) -> list[Row]:
@@ -148,7 +149,7 @@ def record_table(
     source_path = technique.run.__code__.co_filename
     for scenario in scenarios:
         recorded = record_scenario(
-            lambda scenario=scenario: technique.run(scenario, **inputs),
+            partial(technique.run, scenario, **inputs),
             source_path,
             repeats=repeats,
             synchronize=synchronize,

@@ -20,7 +20,7 @@ def bound_ms(trace: Trace, row: dict[str, Any]) -> float:
 
 def sweep_chart(
     rows: list[dict[str, Any]], x: str, x_title: str, y_title: str, t: Text
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.FacetChart:
     """Measured times (points, solid) over their bounds (dashed), both axes logarithmic."""
     ticks = sorted({row[x] for row in rows})
     times = [row[key] for row in rows for key in ("ms", "bound_ms")]

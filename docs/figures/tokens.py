@@ -15,7 +15,7 @@ def shown(text: str) -> str:
     return text.replace("\n", "⏎")
 
 
-def token_flow(texts: list[tuple[str, int, int]]) -> alt.LayerChart:
+def token_flow(texts: list[tuple[str, int, int]]) -> alt.LayerChart | alt.FacetChart:
     """Tokens (text, born, fed), wrapped like text: prompt first, the answer on a new line.
 
     `born` is the step at which a token appears (0: prompt), `fed` the one at which it goes through
