@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,11 +12,13 @@ from tracegen.errors import UserError
 from tracegen.model import Model, load_model
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _threads() -> None:
-    """Share the cores between pytest-xdist's workers."""
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    torch.set_num_threads(max(1, min(2, (os.cpu_count() or 1) // workers)))
+@pytest.fixture(scope="package", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """One thread: on a busy machine two of them mostly wait for each other at each operation."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

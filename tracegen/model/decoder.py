@@ -86,7 +86,8 @@ class Model:
         tokens: (batch, new) int64, rows padded at the right where `lengths`, each row's number of
         real tokens, says so.  With a cache, row b continues at position `cache.lengths[b]`.
         Returns float32 (batch, new, vocab), or (batch, 1, vocab) at each row's last real token
-        with `last_only`.  Logits at padding mean nothing.
+        with `last_only`.  Logits at padding mean nothing.  Clone them before editing in place:
+        they are inference tensors.
         Raises UserError for no tokens, or for positions past the model's context.
         """
         batch, new = tokens.shape
