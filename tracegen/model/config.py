@@ -38,6 +38,21 @@ class Config:
     rope_factors: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        for size in (
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_layers",
+            "num_heads",
+            "num_kv_heads",
+            "head_dim",
+            "max_positions",
+        ):
+            if getattr(self, size) < 1:
+                raise UserError(
+                    f"model {self.name}: {size} is {getattr(self, size)}; the model file is "
+                    "inconsistent, get it again"
+                )
         if self.num_heads % self.num_kv_heads:
             raise UserError(
                 f"model {self.name}: {self.num_heads} query heads cannot share "
