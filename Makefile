@@ -33,7 +33,7 @@ serve: site ## build, then show the site on http://localhost:$(PORT)
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory site $(PORT)
 
 test: $(BIN)/.test browser ## all tests: model, recorder, kernels, figures, site in a real browser
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 browser: $(BIN)/.test
 	@sh tests/browser/install.sh $(BIN)/python
