@@ -28,8 +28,11 @@ from docs.mathml import MathExtension  # noqa: E402
 
 def on_config(config: MkDocsConfig) -> None:
     """Give Markdown the figure block and formulas, and the notebooks their cache."""
+    lang = config.theme["language"]
+    if "SITE_URL" in os.environ:
+        config.site_url = f"{os.environ['SITE_URL'].rstrip('/')}/{lang}/"
     traces = Path(os.environ.get("IOL_TRACES", REPOSITORY / "traces"))
-    figures = Figures(REPOSITORY, config.theme["language"], traces)
+    figures = Figures(REPOSITORY, lang, traces)
     config.extra["figures"] = figures
     superfences = config.mdx_configs.setdefault("pymdownx.superfences", {})
     superfences["custom_fences"] = [fence_for(figures)]

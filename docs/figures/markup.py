@@ -153,10 +153,10 @@ def code(payload: dict[str, Any], t: Text) -> str:
     """The functions that ran."""
     label = t("Code that ran", "运行的代码")
     return (
-        f'<div class="lab-code" data-search-exclude><p class="lab-code-path">{label} '
+        f'<section class="lab-code" data-search-exclude><p class="lab-code-path">{label} '
         f"<span>{escape(payload['code_path'])}</span></p>"
         f'<div class="lab-code-pane" tabindex="0" role="region" aria-label="{label}">'
-        f'<div class="highlight">{payload["code"]}</div></div></div>'
+        f'<div class="highlight">{payload["code"]}</div></div></section>'
     )
 
 
@@ -175,7 +175,8 @@ def foot(payload: dict[str, Any], t: Text) -> str:
             f'{t("into", "，文件")} <a href="{ROOT}{payload["parquet"]}" download>'
             f"{escape(payload['parquet'])}</a></p></details>"
         )
-    return f'<div class="lab-foot" data-search-exclude>{data}{reproduce}</div>'
+    # the search plugin stops excluding at the first inner element of the same name
+    return f'<footer class="lab-foot" data-search-exclude>{data}{reproduce}</footer>'
 
 
 def attribute_text(attributes: dict[str, str]) -> str:

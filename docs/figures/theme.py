@@ -21,6 +21,8 @@ COMMUNICATION = "#CC79A7"
 IDLE = "#999999"
 FREE = "transparent"
 
+ON_COLOR = "#1a1917"  # text on an opaque semantic colour, dark in either palette
+
 INK = "#1c1b19"
 MUTED = "#66635c"
 RULE = "#b9b5aa"

@@ -48,6 +48,7 @@ class LabFigure extends HTMLElement {
     this.paletteWatch.observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
     this.sizeWatch = new ResizeObserver(() => this.resized());
     this.sizeWatch.observe(this.stage);
+    this.showLine(this.querySelector(".lab-code-pane"), "auto");
     this.restore();
   }
 
@@ -236,15 +237,16 @@ class LabFigure extends HTMLElement {
       line.classList.toggle("ran", ran.has(number));
       line.classList.toggle("now", number === now);
     }
-    const line = pane.querySelector(".now");
+    this.showLine(pane, calm.matches || this.timer ? "auto" : "smooth");
+  }
+
+  // Scroll the pane, never the page, to the line that ran.
+  showLine(pane, behavior) {
+    const line = pane?.querySelector(".now");
     if (!line) return;
     const top = line.offsetTop, bottom = top + line.offsetHeight;
     if (top < pane.scrollTop + 24 || bottom > pane.scrollTop + pane.clientHeight - 24) {
-      // scrolls the pane only, never the page
-      pane.scrollTo({
-        top: top - pane.clientHeight / 2,
-        behavior: calm.matches || this.timer ? "auto" : "smooth",
-      });
+      pane.scrollTo({ top: top - pane.clientHeight / 2, behavior });
     }
   }
 

@@ -37,8 +37,21 @@ function flush(pathname) {
   history.replaceState(history.state, "", address); // keeps the scroll position stored there
 }
 
-// The other language shows the same picture.
 document.addEventListener("click", (event) => {
-  const link = event.target.closest?.(".lab-language a");
-  if (link) Object.assign(link, { search: location.search, hash: location.hash });
-});
+  const link = event.target.closest?.("a[href]");
+  if (!link) return;
+  const here = link.origin === location.origin && link.pathname === location.pathname;
+  if (link.closest(".lab-language")) {
+    // the other language shows the same picture
+    Object.assign(link, { search: location.search, hash: location.hash });
+  } else if (here && link.hash && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+    // A jump within the page keeps its figures and their state. Left alone, instant navigation would
+    // fetch the page anew; it passes over links with a target.
+    const goal = document.getElementById(decodeURIComponent(link.hash.slice(1)));
+    if (!goal) return;
+    event.preventDefault();
+    Object.assign(link, { search: location.search, target: "_self" });
+    history.pushState(null, "", link.href);
+    goal.scrollIntoView();
+  }
+}, { capture: true });
