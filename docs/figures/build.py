@@ -1,9 +1,9 @@
 """Draws every figure that the pages of one site ask for, and writes what the browser fetches.
 
-figures/<technique>/<figure>/<machine>[.<variant>].json    one payload each
-figures/<technique>/<figure>/<machine>….{light,dark}-{wide,narrow}.svg
-assets/vega.js, assets/chart-theme.json                    fetched on first use
-traces/<machine>/<technique>.parquet
+- figures/<technique>/<figure>/<machine>[.<variant>].json: one payload each
+- the same with .{light,dark}-{wide,narrow}.svg: posters of what pages show first
+- assets/vega.js, assets/chart-theme.json: fetched on first use
+- traces/<machine>/<technique>.parquet: to download
 """
 
 from __future__ import annotations
@@ -16,35 +16,27 @@ import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from docs.figures import code_pane, posters, spec, theme
-from docs.figures.api import KIND_WORDS, Figure, Text, View
-from docs.figures.posters import Poster
+from docs.figures import posters, theme
+from docs.figures.api import Figure, Text
+from docs.figures.payload import Origin, Payload, make_payload, to_json
+from docs.figures.posters import Poster, write_atomic
 from tracegen.errors import UserError
 from tracegen.trace import Trace, read_trace, trace_files
-
-MAX_PAYLOAD_BYTES = 200_000  # after gzip
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """One figure on one machine in one variant: its payload and its posters.
-
-    `path` is where its files go, below the site's root and without suffix.
-    """
-
-    payload: dict[str, Any]
-    posters: dict[str, Poster]
-    path: str
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a figure block on a page chose, and what the reader may choose."""
+    """What a figure block on a page shows first, and what the reader may choose instead.
 
-    figure: str
-    drawn: Drawn
+    `path` is where its files go, below the site's root and without suffix; `machines` and
+    `variants` are labels by id.
+    """
+
+    payload: Payload
+    posters: dict[str, Poster]
+    path: str
     machines: dict[str, str]
     variants: dict[str, str]
 
@@ -59,7 +51,8 @@ class Figures:
         self.cache = root / ".cache" / "figures"
         self.t = Text(lang)
         self.read: dict[Path, Trace] = {}
-        self.drawn: dict[tuple[str, str, str | None], Drawn] = {}
+        self.payloads: dict[str, Payload] = {}  # by path
+        self.posters: dict[str, dict[str, Poster]] = {}  # of what pages show first, by path
 
     @cached_property
     def recordings(self) -> dict[str, dict[str, Path]]:
@@ -109,12 +102,22 @@ class Figures:
         if variant not in variants:
             known = ", ".join(map(str, variants))
             raise UserError(f"{figure_id}: no variant {variant}; there are {known}")
-        return Choice(
-            figure_id,
-            self.drawn[figure_id, machine, variant],
-            {slug: self.trace(path).meta["machine"]["name"] for slug, path in paths.items()},
-            {key: label for key, label in variants.items() if key is not None},
+        return self.show(
+            path_of(figure_id, machine, variant),
+            machines={
+                slug: self.trace(path).meta["machine"]["name"] for slug, path in paths.items()
+            },
+            variants={key: label for key, label in variants.items() if key is not None},
         )
+
+    def show(self, path: str, machines: dict[str, str], variants: dict[str, str]) -> Choice:
+        """A drawn payload as what a page shows first, with its posters."""
+        payload = self.payloads[path]
+        if path not in self.posters:
+            wide = theme.BESIDE_CODE if payload["code"] else theme.WIDE
+            sizing = posters.Sizing(**payload["sizing"])
+            self.posters[path] = posters.draw_all(payload["spec"], sizing, wide, self.cache)
+        return Choice(payload, self.posters[path], path, machines, variants)
 
     def find(self, figure_id: str) -> Figure:
         """The figure `<module>.<function>`. Raises UserError when there is none."""
@@ -135,71 +138,42 @@ class Figures:
             raise UserError(f"no figure {figure_id}; {module_name} has {', '.join(names)}")
         return found
 
-    def draw(self, figure_id: str, figure: Figure, machine: str, variant: str | None) -> Drawn:
-        """Draw one figure on one machine in one variant, once."""
-        key = (figure_id, machine, variant)
-        if key not in self.drawn:
-            trace = self.trace(self.recordings[figure_id.split(".")[0]][machine])
-            view = figure.draw(trace, self.t, variant)
-            source = trace.meta["source"]
-            path = f"figures/{figure_id.replace('.', '/')}/{machine}"
-            path += f".{variant}" if variant else ""
-            self.drawn[key] = self.finish(
-                path,
-                view,
-                {
-                    "figure": figure_id,
-                    "machine": machine,
-                    "machine_name": trace.meta["machine"]["name"],
-                    "variant": variant,
-                    "parquet": f"traces/{machine}/{trace.path.name}",
-                    "command": trace.meta["command"],
-                },
-                source["text"],
-                source["path"],
+    def draw(self, figure_id: str, figure: Figure, machine: str, variant: str | None) -> None:
+        """Draw one figure on one machine in one variant, or take it from the cache."""
+        path = path_of(figure_id, machine, variant)
+        if path in self.payloads:
+            return
+        trace = self.trace(self.recordings[figure_id.split(".")[0]][machine])
+        parts = (self.code_key, content_key(trace.path), path, self.t.lang)
+        cached = self.cache / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}.json"
+        if not cached.exists():
+            origin = Origin(
+                figure=figure_id,
+                machine=machine,
+                machine_name=trace.meta["machine"]["name"],
+                variant=variant,
+                parquet=f"traces/{machine}/{trace.path.name}",
+                command=trace.meta["command"],
+                source=trace.meta["source"]["text"],
+                source_path=trace.meta["source"]["path"],
             )
-        return self.drawn[key]
+            view = figure.draw(trace, self.t, variant)
+            write_atomic(cached, to_json(make_payload(view, origin, self.t, self.cache)))
+        self.payloads[path] = json.loads(cached.read_text(encoding="utf-8"))
 
-    def finish(
-        self, path: str, view: View, origin: dict[str, Any], source: str = "", source_path: str = ""
-    ) -> Drawn:
-        """Payload and posters of a view; `origin` says what it was drawn from."""
-        figure_id = origin["figure"]
-        if view.kind not in KIND_WORDS:
-            raise UserError(f"{figure_id}: kind {view.kind!r} is none of {', '.join(KIND_WORDS)}")
-        chart = spec.to_spec(view.chart, figure_id)
-        start = spec.step_start(chart)
-        if (start is not None) != bool(view.steps) or not 0 <= (start or 0) <= len(view.steps):
-            raise UserError(f"{figure_id}: steps and a parameter `step` within them go together")
-        sizing = posters.measure(chart, self.cache)
-        now = view.steps[start] if start is not None else None
-        touched = [n for s in view.steps for n in (*s.lines, *([s.line] if s.line else []))]
-        payload = {
-            **origin,
-            "kind": view.kind,
-            "kind_word": self.t(*KIND_WORDS[view.kind]),
-            "title": view.title,
-            "notice": view.notice,
-            "spec": chart,
-            "sizing": {"plots": sizing.plots, "margin": sizing.margin},
-            "columns": view.columns,
-            "dataset": spec.main_dataset(chart, view.columns, figure_id),
-            "start": start,
-            "steps": [{"line": s.line, "lines": s.lines, "text": s.narration} for s in view.steps],
-            "code": code_pane.render(source, touched, now.line, now.lines) if now else "",
-            "code_path": source_path,
-        }
-        wide = theme.BESIDE_CODE if payload["code"] else theme.WIDE
-        return Drawn(payload, posters.draw_all(chart, sizing, wide, self.cache), path)
+    @cached_property
+    def code_key(self) -> str:
+        """Changes when any code that figures are drawn with changes."""
+        code = [Path(__file__).parent, self.root / "tracegen"]
+        return content_key(*code, Path(importlib.import_module(self.package).__file__ or "").parent)
 
     def write(self, site: Path) -> None:
         """Write all that was drawn into a built site."""
-        for drawn in self.drawn.values():
-            target = site / drawn.path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            Path(f"{target}.json").write_text(to_json(drawn.payload), encoding="utf-8")
-            for name, poster in drawn.posters.items():
-                Path(f"{target}.{name}.svg").write_text(poster.svg, encoding="utf-8")
+        for path, payload in self.payloads.items():
+            (site / path).parent.mkdir(parents=True, exist_ok=True)
+            (site / f"{path}.json").write_text(to_json(payload), encoding="utf-8")
+            for name, poster in self.posters.get(path, {}).items():
+                (site / f"{path}.{name}.svg").write_text(poster.svg, encoding="utf-8")
         assets = site / "assets"
         assets.mkdir(parents=True, exist_ok=True)
         (assets / "vega.js").write_text(posters.vega_bundle(self.cache), encoding="utf-8")
@@ -210,15 +184,15 @@ class Figures:
         }
         (assets / "chart-theme.json").write_text(to_json(settings), encoding="utf-8")
         for machines in self.recordings.values():
-            for machine, path in machines.items():
+            for machine, trace_file in machines.items():
                 folder = site / "traces" / machine
                 folder.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, folder / path.name)
+                shutil.copyfile(trace_file, folder / trace_file.name)
 
 
-def to_json(value: Any) -> str:
-    """Strict, compact JSON."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+def path_of(figure_id: str, machine: str, variant: str | None) -> str:
+    """Where a payload goes, below the site's root and without suffix."""
+    return f"figures/{figure_id.replace('.', '/')}/{machine}" + (f".{variant}" if variant else "")
 
 
 def content_key(*paths: Path) -> str:

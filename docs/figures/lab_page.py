@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ import jupytext
 from bs4 import BeautifulSoup, Tag
 
 from docs.figures.api import View
-from docs.figures.build import Choice, Figures
+from docs.figures.build import Figures
 from docs.figures.markup import figure_html
 from docs.figures.notebook import CHART_CLASS
+from docs.figures.payload import Origin, make_payload
 from tracegen.trace import read_metadata
 
 
@@ -69,21 +71,16 @@ def chart_figure(raw: dict[str, Any], notebook: Path, number: int, figures: Figu
     )
     name = re.sub(r"\W", "_", notebook.stem)
     stem = f"chart-{number}"
-    origin: dict[str, Any] = {
-        "figure": f"labs.{name}_{number}",
-        "machine": stem,
-        "machine_name": "",
-        "variant": None,
-        "parquet": "",
-        "command": "",
-    }
+    path = f"figures/labs/{name}/{stem}"
+    origin = Origin(figure=f"labs.{name}_{number}", machine=stem)
     if details.get("parquet"):
-        path = Path(details["parquet"])
-        meta = read_metadata(path)
-        origin["parquet"] = f"traces/{path.parent.name}/{path.name}"
-        origin["command"] = meta["command"]
-        origin["machine_name"] = meta["machine"]["name"]
-    key = (origin["figure"], stem, None)
-    figures.drawn[key] = figures.finish(f"figures/labs/{name}/{stem}", view, origin)
-    choice = Choice(origin["figure"], figures.drawn[key], {stem: origin["machine_name"]}, {})
-    return figure_html(choice, figures.t)
+        trace = Path(details["parquet"])
+        meta = read_metadata(trace)
+        origin = replace(
+            origin,
+            machine_name=meta["machine"]["name"],
+            parquet=f"traces/{trace.parent.name}/{trace.name}",
+            command=meta["command"],
+        )
+    figures.payloads[path] = make_payload(view, origin, figures.t, figures.cache)
+    return figure_html(figures.show(path, {stem: origin.machine_name}, {}), figures.t)

@@ -28,11 +28,11 @@ ICONS = {
 
 def figure_html(choice: Choice, t: Text) -> str:
     """The whole element."""
-    payload = choice.drawn.payload
+    payload = choice.payload
     stepper = payload["start"] is not None
     attributes = {
-        "data-figure": choice.figure,
-        "data-src": f"{ROOT}{choice.drawn.path.rpartition('/')[0]}/",
+        "data-figure": payload["figure"],
+        "data-src": f"{ROOT}{choice.path.rpartition('/')[0]}/",
         "data-root": ROOT,
         "data-machine": payload["machine"] or "",
         "data-variant": payload["variant"] or "",
@@ -61,7 +61,7 @@ def figure_html(choice: Choice, t: Text) -> str:
 
 def head(choice: Choice, t: Text) -> str:
     """Title, kind of the numbers, machine, variants."""
-    payload = choice.drawn.payload
+    payload = choice.payload
     machine = escape(payload["machine_name"] or "")
     if len(choice.machines) > 1:
         machine = picker("machine", t("Machine", "机器"), choice.machines, payload["machine"])
@@ -98,11 +98,10 @@ def picker(name: str, label: str, options: dict[str, str], chosen: str) -> str:
 
 def stage(choice: Choice, t: Text) -> str:
     """The posters, and the room of the live chart."""
-    payload = choice.drawn.payload
+    payload = choice.payload
     alt = escape(f"{payload['title']} {payload['notice']}")
     pictures = "".join(
-        picture(scheme, choice.drawn.posters, f"{ROOT}{choice.drawn.path}", alt)
-        for scheme in ("light", "dark")
+        picture(scheme, choice.posters, f"{ROOT}{choice.path}", alt) for scheme in ("light", "dark")
     )
     focus = (
         f' tabindex="0" role="group" aria-label="{escape(payload["title"])}" '

@@ -147,7 +147,6 @@ class LabFigure extends HTMLElement {
     const pane = this.querySelector(".lab-code-pane .highlight");
     if (pane) pane.innerHTML = payload.code;
     if (this.slider) this.slider.max = payload.steps.length;
-    for (const image of this.querySelectorAll(".lab-poster img")) image.alt = payload.title;
     const data = this.querySelector(".lab-data");
     if (data?.open) this.opened(data);
   }
