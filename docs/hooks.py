@@ -17,6 +17,7 @@ from mkdocs.utils import get_relative_url
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))
 
+from docs.cjk import ChineseLinesExtension  # noqa: E402
 from docs.figures.build import Figures, content_key  # noqa: E402
 from docs.figures.fence import FigureElement, fence_for  # noqa: E402
 from docs.figures.lab_page import to_markdown  # noqa: E402
@@ -37,6 +38,7 @@ def on_config(config: MkDocsConfig) -> None:
     superfences = config.mdx_configs.setdefault("pymdownx.superfences", {})
     superfences["custom_fences"] = [fence_for(figures)]
     config.markdown_extensions += [FigureElement(), MathExtension(), ValueExtension(figures)]
+    config.markdown_extensions.append(ChineseLinesExtension())
     if "mkdocs-jupyter" in config.plugins:
         os.environ[BUILDING] = "1"
         os.environ["PYTHONPATH"] = str(REPOSITORY)

@@ -168,11 +168,12 @@ def foot(payload: dict[str, Any], t: Text) -> str:
             '<div class="lab-table"></div></details>'
         )
     if payload["parquet"]:
+        command = f"<code>{escape(payload['command'])}</code>"
+        file = f'<a href="{ROOT}{payload["parquet"]}" download>{escape(payload["parquet"])}</a>'
+        said = t(f"{command} recorded {file}.", f"用 {command} 录制，存为 {file}。")
         reproduce = (
-            f'<details class="lab-source"><summary>{t("Reproduce", "复现")}</summary><p>'
-            f"{t('Recorded by', '录制命令')} <code>{escape(payload['command'])}</code> "
-            f'{t("into", "，文件")} <a href="{ROOT}{payload["parquet"]}" download>'
-            f"{escape(payload['parquet'])}</a></p></details>"
+            f'<details class="lab-source"><summary>{t("Reproduce", "复现")}</summary>'
+            f"<p>{said}</p></details>"
         )
     # the search plugin stops excluding at the first inner element of the same name
     return f'<footer class="lab-foot" data-search-exclude>{data}{reproduce}</footer>'
