@@ -17,6 +17,7 @@ import json
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,14 @@ class Trace:
 
     def query(self, sql: str, **parameters: Any) -> list[dict[str, Any]]:
         """Rows of a DuckDB query over the table named `trace`, as dicts; `$name` binds."""
-        with duckdb.connect() as connection:
-            connection.register("trace", self.table)
-            cursor = connection.execute(sql, parameters or None)
-            names = [column[0] for column in cursor.description or []]
-            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        cursor = self.database.execute(sql, parameters or None)
+        names = [column[0] for column in cursor.description or []]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    @cached_property
+    def database(self) -> duckdb.DuckDBPyConnection:
+        """An in-memory database with the one table."""
+        return duckdb.connect().register("trace", self.table)
 
 
 def write_trace(path: Path, table: pa.Table, meta: dict[str, Any]) -> None:

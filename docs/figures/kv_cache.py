@@ -85,11 +85,13 @@ def slots(trace: Trace, t: Text, variant: str | None) -> View:
         ),
         kind="counted",
         notice=t(
-            "Each square is one slot: the keys and values of one token in all layers. A step "
-            "writes one slot a row and reads every slot that the row holds. Nothing that was "
-            "written is ever written again.",
-            "每个方格是一个槽位，存放一个 token 在所有层的 K 和 V。每一步每行只写一个槽位，"
-            "却要读取该行已有的全部槽位；写入的内容不再改动。",
+            "Each square is one slot: the keys and values of one token in all layers. A decode step "
+            "writes one slot per row and needs every slot that the row holds. A token's slot never "
+            "changes once written. (Padding is neither drawn nor counted: prefill fills some later "
+            "slots of short rows with it, and attention masks them.)",
+            "每个方格是一个槽位，存放一个 token 在所有层的 K 和 V。每步解码每行只写一个槽位，"
+            "却要用到该行已有的全部槽位；token 的槽位一旦写入就不再改动。（padding 未画出也不计数："
+            "预填充时短行后面的部分槽位会写入 padding，由注意力掩码屏蔽。）",
         ),
         columns={
             "row": t("row", "行"),
@@ -134,7 +136,7 @@ def narrate(row: dict[str, Any], reserved: int, t: Text) -> str:
             f"已用 {used}，占预留的 {share:.0%}。",
         )
     return t(
-        f"One token a row is written, at slots {', '.join(str(n - 1) for n in row['lengths'])}; "
+        f"One token per row is written, at slots {', '.join(str(n - 1) for n in row['lengths'])}; "
         f"all slots up to there are read. {used} in use ({share:.0%}), {time_text(row['ns'])}.",
         f"每行写入一个 token，位于槽位 {'、'.join(str(n - 1) for n in row['lengths'])}，"
         f"并读取此前的全部槽位。已用 {used}（{share:.0%}），用时 {time_text(row['ns'])}。",
@@ -229,8 +231,8 @@ def cached_or_recomputed(trace: Trace, t: Text, variant: str | None) -> View:
         title=t(
             f"After {long} tokens the cache makes the next one {significant(gain_long, 2)}× faster; "
             f"after {short} only {significant(gain_short, 2)}×",
-            f"前面有 {long} 个 token 时，缓存让下一个快 {significant(gain_long, 2)} 倍；"
-            f"只有 {short} 个时，只快 {significant(gain_short, 2)} 倍",
+            f"前面有 {long} 个 token 时，有缓存的下一个 token 速度是重新计算的 {significant(gain_long, 2)} 倍；"
+            f"只有 {short} 个时，仅 {significant(gain_short, 2)} 倍",
         ),
         kind="measured",
         notice=t(
@@ -329,7 +331,7 @@ def bytes_by_heads(trace: Trace, t: Text, variant: str | None) -> View:
     return View(
         alt.layer(limit, label, lines).properties(height=280),
         title=t(
-            f"{variant} keeps {bytes_text(per_token)} a token: "
+            f"{variant} keeps {bytes_text(per_token)} per token: "
             + (
                 f"{fits} sequences of {longest:,} tokens would fill an 80 GB GPU"
                 if fits
@@ -337,9 +339,9 @@ def bytes_by_heads(trace: Trace, t: Text, variant: str | None) -> View:
             ),
             f"{variant} 每个 token 占 {bytes_text(per_token)}："
             + (
-                f"{fits} 条 {longest:,} token 的序列就能占满一块 80 GB 显卡"
+                f"{fits} 条 {longest:,} token 的序列就能占满一张 80 GB 的 GPU"
                 if fits
-                else f"一块 80 GB 显卡连一条 {longest:,} token 的序列都放不下"
+                else f"一张 80 GB 的 GPU连一条 {longest:,} token 的序列都放不下"
             ),
         ),
         kind="counted",

@@ -71,8 +71,8 @@ def decode_stepper(trace: Trace, t: Text, variant: str | None) -> View:
     return View(
         chart,
         title=t(
-            f"Prefill reads {prefill['tokens']} tokens in {significant(prefill['ms'])} ms; decode "
-            f"takes {significant(decode_ms)} ms for each one: {significant(ratio, 2)}× the time a token",
+            f"Prefill processes {prefill['tokens']} tokens in {significant(prefill['ms'])} ms; decode takes "
+            f"{significant(decode_ms)} ms for each one: {significant(ratio, 2)}× as long per token",
             f"预填充用 {significant(prefill['ms'])} ms 处理 {prefill['tokens']} 个 token；解码每个 token "
             f"要 {significant(decode_ms)} ms，单 token 耗时是前者的 {significant(ratio, 2)} 倍",
         ),
@@ -240,11 +240,20 @@ def roofline(trace: Trace, t: Text, variant: str | None) -> View:
     top = max(points, key=lambda p: p["gflops"])
     bandwidth_share = first["gflops"] / first["intensity"] * 1e9 / device.bytes_per_s
     if measured:
+        fast = bandwidth_share >= 1  # a pass can beat the median of the probe
+        decoding = t(
+            f"moves bytes as fast as this machine's best plain read or copy ({bandwidth_share:.0%})"
+            if fast
+            else f"uses {bandwidth_share:.0%} of this machine's memory bandwidth",
+            f"搬运速度已达到本机单纯读取或拷贝的水平（{bandwidth_share:.0%}）"
+            if fast
+            else f"用到了本机内存带宽的 {bandwidth_share:.0%}",
+        )
         title = t(
-            f"A decode step reaches {bandwidth_share:.0%} of this machine's memory bandwidth and "
-            f"{first['gflops'] / peak:.1%} of its arithmetic; the best prefill {top['gflops'] / peak:.0%}",
-            f"单条序列解码用到了本机内存带宽的 {bandwidth_share:.0%}，却只用到算力的 "
-            f"{first['gflops'] / peak:.1%}；预填充最高用到算力的 {top['gflops'] / peak:.0%}",
+            f"Decoding one sequence {decoding} but only {first['gflops'] / peak:.1%} of its FLOP "
+            f"rate; the best prefill uses {top['gflops'] / peak:.0%} of that",
+            f"单条序列解码{decoding}，却只用到算力的 {first['gflops'] / peak:.1%}；"
+            f"预填充最高用到算力的 {top['gflops'] / peak:.0%}",
         )
     else:
         beyond = sum(p["intensity"] > ridge for p in points if p["phase"] == names["decode"])
@@ -263,11 +272,11 @@ def roofline(trace: Trace, t: Text, variant: str | None) -> View:
         title=title,
         kind="measured" if measured else "modelled",
         notice=t(
-            "Left of the dashed line a pass waits for memory, right of it for arithmetic. Points "
+            "Higher is more arithmetic per second; the grey line is the roof. Left of the dashed line a pass waits for memory, right of it for arithmetic. Points "
             "that carry more tokens lie further right. Choose a datasheet device to see where the "
             "same passes would lie at best (in bfloat16).",
-            "虚线左侧的前向在等内存，右侧的在等算力；一次处理的 token 越多，点越靠右。"
-            "也可以选一款 GPU，看同样的前向按数据手册（bfloat16）最好能落在哪里。",
+            "纵轴越高，每秒做的计算越多；灰线就是屋顶。虚线左侧的前向在等内存，右侧的在等算力；一次处理的 token 越多，点越靠右。"
+            "也可以选一款 GPU，看同样的前向按官方规格（bfloat16）最好能落在哪里。",
         ),
         columns={
             "phase": t("phase", "阶段"),
@@ -298,16 +307,16 @@ def time_by_prompt(trace: Trace, t: Text, variant: str | None) -> View:
         title=t(
             f"A {significant(longer)}× longer prompt makes prefill {significant(pre[-1]['ms'] / pre[0]['ms'], 2)}× "
             f"slower, and the decode step after it {significant(dec[-1]['ms'] / dec[0]['ms'], 2)}×",
-            f"提示词长 {significant(longer)} 倍，预填充慢 {significant(pre[-1]['ms'] / pre[0]['ms'], 2)} 倍，"
-            f"其后的一步解码慢 {significant(dec[-1]['ms'] / dec[0]['ms'], 2)} 倍",
+            f"提示词长度变为 {significant(longer)} 倍时，预填充耗时变为 {significant(pre[-1]['ms'] / pre[0]['ms'], 2)} 倍，"
+            f"其后一步解码变为 {significant(dec[-1]['ms'] / dec[0]['ms'], 2)} 倍",
         ),
         kind="measured",
         notice=t(
             "Solid: measured, batch 1. Dashed: what the roofline of this machine allows at best "
-            "(modelled from counted FLOPs and bytes). Short prompts cost nearly the same as one "
-            "token; then time grows with length.",
-            "实线为实测（批大小 1），虚线是本机屋顶线给出的下限（由 FLOP 与字节数建模）。"
-            "短提示词与单个 token 的耗时相近，之后才随长度增长。",
+            "(modelled from counted FLOPs and bytes). Left of the bend the dashed line is flat: the "
+            "weights must be read anyway. Right of it, time grows with length.",
+            "实线为实测（批大小 1），虚线是本机屋顶线给出的下限（由 FLOP 与字节数推算）。"
+            "拐点左侧虚线是平的：权重反正都要读一遍；过了拐点，耗时才随长度增长。",
         ),
         columns=sweep_columns(t),
     )
@@ -340,7 +349,7 @@ def time_by_batch(trace: Trace, t: Text, variant: str | None) -> View:
             "first. Prefill of 32 tokens each (blue) is already bound by arithmetic and grows "
             "with the batch. Dashed: roofline bound, modelled.",
             "批中所有序列共用一次权重读取，所以解码（橙）一开始涨得很慢；每条 32 个 token 的预填充"
-            "（蓝）已受算力限制，随批大小增长。虚线为屋顶线下限（建模）。",
+            "（蓝）已受算力限制，随批大小增长。虚线为屋顶线下限（推算）。",
         ),
         columns=sweep_columns(t),
     )

@@ -68,8 +68,10 @@ def token_flow(texts: list[tuple[str, int, int]]) -> alt.LayerChart | alt.FacetC
         x=alt.X("center:Q", scale=x, axis=None),
         y=alt.Y("middle:Q", scale=y, axis=None),
         text="text:N",
-        color=alt.condition(
-            "datum.fed == step && datum.prompt", alt.value("white"), alt.value(theme.INK)
-        ),
+        color=alt.when("datum.fed != step")
+        .then(alt.value(theme.INK))
+        .when("datum.prompt")
+        .then(alt.value("white"))
+        .otherwise(alt.value(theme.ON_COLOR)),
     )
     return alt.layer(box, label)
