@@ -10,7 +10,7 @@ from docs.figures import theme
 from docs.figures.api import Text, View, figure
 from docs.figures.passes import decades
 from docs.figures.steps import steps_of
-from docs.figures.units import bytes_text, significant, time_text
+from docs.figures.units import bytes_text, significant
 from tracegen.roofline import datasheet_devices
 from tracegen.trace import Trace
 
@@ -24,8 +24,8 @@ def slots(trace: Trace, t: Text, variant: str | None) -> View:
     """Slots of three rows of different lengths, pass by pass."""
     rows = trace.query(
         """SELECT step, event, line, lines, written, lengths, bytes_read, used_bytes, texts,
-                  cache_bytes, capacity_tokens, batch, median(dur_ns) AS ns
-           FROM trace WHERE scenario = 'slots' GROUP BY ALL ORDER BY step"""
+                  cache_bytes, capacity_tokens, batch
+           FROM trace WHERE scenario = 'slots' AND repeat = 0 ORDER BY step"""
     )
     capacity, batch = rows[0]["capacity_tokens"], rows[0]["batch"]
     reserved = rows[0]["cache_bytes"]
@@ -137,9 +137,9 @@ def narrate(row: dict[str, Any], reserved: int, t: Text) -> str:
         )
     return t(
         f"One token per row is written, at slots {', '.join(str(n - 1) for n in row['lengths'])}; "
-        f"all slots up to there are read. {used} in use ({share:.0%}), {time_text(row['ns'])}.",
+        f"all slots up to there are read. {used} in use ({share:.0%}).",
         f"每行写入一个 token，位于槽位 {'、'.join(str(n - 1) for n in row['lengths'])}，"
-        f"并读取此前的全部槽位。已用 {used}（{share:.0%}），用时 {time_text(row['ns'])}。",
+        f"并读取此前的全部槽位。已用 {used}（{share:.0%}）。",
     )
 
 

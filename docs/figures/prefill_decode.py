@@ -244,13 +244,13 @@ def roofline(trace: Trace, t: Text, variant: str | None) -> View:
         decoding = t(
             f"moves bytes as fast as this machine's best plain read or copy ({bandwidth_share:.0%})"
             if fast
-            else f"uses {bandwidth_share:.0%} of this machine's memory bandwidth",
+            else f"takes {bandwidth_share:.0%} of this machine's memory bandwidth",
             f"搬运速度已达到本机单纯读取或拷贝的水平（{bandwidth_share:.0%}）"
             if fast
             else f"用到了本机内存带宽的 {bandwidth_share:.0%}",
         )
         title = t(
-            f"Decoding one sequence {decoding} but only {first['gflops'] / peak:.1%} of its FLOP "
+            f"Decoding one sequence {decoding} but uses only {first['gflops'] / peak:.1%} of its FLOP "
             f"rate; the best prefill uses {top['gflops'] / peak:.0%} of that",
             f"单条序列解码{decoding}，却只用到算力的 {first['gflops'] / peak:.1%}；"
             f"预填充最高用到算力的 {top['gflops'] / peak:.0%}",
@@ -305,8 +305,8 @@ def time_by_prompt(trace: Trace, t: Text, variant: str | None) -> View:
             t,
         ),
         title=t(
-            f"A {significant(longer)}× longer prompt makes prefill {significant(pre[-1]['ms'] / pre[0]['ms'], 2)}× "
-            f"slower, and the decode step after it {significant(dec[-1]['ms'] / dec[0]['ms'], 2)}×",
+            f"A {significant(longer)}× longer prompt makes prefill take {significant(pre[-1]['ms'] / pre[0]['ms'], 2)}× as long, "
+            f"but the decode step after it only {significant(dec[-1]['ms'] / dec[0]['ms'], 2)}×",
             f"提示词长度变为 {significant(longer)} 倍时，预填充耗时变为 {significant(pre[-1]['ms'] / pre[0]['ms'], 2)} 倍，"
             f"其后一步解码变为 {significant(dec[-1]['ms'] / dec[0]['ms'], 2)} 倍",
         ),
@@ -339,7 +339,7 @@ def time_by_batch(trace: Trace, t: Text, variant: str | None) -> View:
         ),
         title=t(
             f"Decoding {last['batch']} sequences takes {significant(slower, 2)}× the time of one: "
-            f"{significant(last['batch'] / slower, 2)}× the tokens a second",
+            f"{significant(last['batch'] / slower, 2)}× the tokens per second",
             f"同时解码 {last['batch']} 条序列，每步耗时只有一条的 {significant(slower, 2)} 倍，"
             f"吞吐提高到 {significant(last['batch'] / slower, 2)} 倍",
         ),

@@ -59,7 +59,7 @@ def sweep(trace: Trace, scenarios: str, t: Text) -> list[dict[str, Any]]:
     """Prefill and median decode time of each scenario of a sweep."""
     names = phase_names(t)
     prompts = {name: s["prompt_tokens"] for name, s in trace.meta["scenarios"].items()}
-    return [
+    rows = [
         {
             "phase": names[row["phase"]],
             "batch": row["batch"],
@@ -69,3 +69,4 @@ def sweep(trace: Trace, scenarios: str, t: Text) -> list[dict[str, Any]]:
         }
         for row in passes(trace, scenarios)
     ]
+    return sorted(rows, key=lambda row: (row["prompt"], row["batch"]))
