@@ -127,6 +127,7 @@ def wake(figure: Locator) -> Locator:
     figure.locator(".lab-stage").hover()
     chart = figure.locator(".lab-stage.is-live .lab-live svg.marks")
     chart.wait_for()
+    figure.page.mouse.move(0, 0)  # or another figure may come to lie below it, and wake
     return chart
 
 

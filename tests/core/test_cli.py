@@ -173,7 +173,8 @@ def test_ctrl_c_says_what_was_finished_and_leaves_whole_files(tmp_path, tiny_pat
     """Interrupt while the second technique is being recorded."""
     script = tmp_path / "slow.py"
     script.write_text(
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it\n"
         "from tracegen import machine, session\n"
         "machine.BUFFER_BYTES, machine.MATRIX_SIZE = {'cpu': 2**20}, {'cpu': 64}\n"
         "inner = session.Session.record\n"
