@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from tracegen.errors import UserError
 from tracegen.model.cache import Cache
 from tracegen.model.config import Config
+from tracegen.model.norm import RMSNorm
 from tracegen.model.tokenizer import Tokenizer
 
 
@@ -63,6 +64,7 @@ class Model:
         self.device = weights.embedding.device
         self.dtype = weights.embedding.dtype
         self._digest = digest
+        self._norm = RMSNorm(config.hidden_size, config.rms_norm_eps, self.device, self.dtype)
         self._rotary = rotary_tables(config, min(config.max_positions, 1024)).to(
             self.device, self.dtype
         )
@@ -94,7 +96,7 @@ class Model:
         counts = [new] * batch if lengths is None else lengths
         starts = list(cache.lengths) if cache is not None else [0] * batch
         self._check(counts, starts, batch, new)
-        cfg, weights = self.config, self.weights
+        cfg, weights, norm = self.config, self.weights, self._norm
         heads, kv_heads = cfg.num_heads, cfg.num_kv_heads
         tokens = tokens.to(self.device)
         cos, sin = self._rotary_at(starts, new)
@@ -103,8 +105,9 @@ class Model:
 
         x = F.embedding(tokens.flatten(), weights.embedding)  # (batch * new, hidden)
         for index, layer in enumerate(weights.layers):
-            h = torch.rms_norm(x, (cfg.hidden_size,), layer.attention_norm, cfg.rms_norm_eps)
-            qkv = torch.mm(h, layer.qkv).view(batch, new, -1, cfg.head_dim)
+            qkv = torch.mm(norm(x, layer.attention_norm), layer.qkv).view(
+                batch, new, -1, cfg.head_dim
+            )
             qk, v = qkv.transpose(1, 2).split_with_sizes((heads + kv_heads, kv_heads), 1)
             q, k = rotate(qk, cos, sin).split_with_sizes((heads, kv_heads), 1)
             if cache is not None:
@@ -113,16 +116,18 @@ class Model:
                 mask, causal = visibility(starts, new, k.shape[2], self.device)
             a = attention(q, k, v, mask, causal)
             x = torch.addmm(x, a, layer.attention_out)
-            h = torch.rms_norm(x, (cfg.hidden_size,), layer.mlp_norm, cfg.rms_norm_eps)
-            gate, up = torch.mm(h, layer.gate_up).chunk(2, dim=-1)
+            gate, up = torch.mm(norm(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
             x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
         if cache is not None:
             cache.advance(counts)
         if last_only:
             last = [row * new + count - 1 for row, count in enumerate(counts)]
             x = x[torch.tensor(last, device=self.device)]
-        x = torch.rms_norm(x, (cfg.hidden_size,), weights.final_norm, cfg.rms_norm_eps)
-        return torch.mm(x, weights.head).view(batch, -1, cfg.vocab_size).float()
+        return (
+            torch.mm(norm(x, weights.final_norm), weights.head)
+            .view(batch, -1, cfg.vocab_size)
+            .float()
+        )
 
     def _check(self, counts: list[int], starts: list[int], batch: int, new: int) -> None:
         if len(starts) != batch or len(counts) != batch:
