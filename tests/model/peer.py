@@ -38,7 +38,7 @@ def hf_state(model: Model) -> dict[str, Tensor]:
     state["lm_head.weight"] = weights.head.t()
     for index, layer in enumerate(weights.layers):
         q, k, v = layer.qkv.t().split(rows)
-        gate, up = layer.gate_up.t().chunk(2)
+        gate, up = layer.gate_up.mT
         named = {
             "input_layernorm": layer.attention_norm,
             "self_attn.q_proj": q,

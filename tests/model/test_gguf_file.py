@@ -133,7 +133,7 @@ def test_weights_are_exactly_those_of_the_twin(tmp_path):
     attention, mlp = theirs.self_attn, theirs.mlp
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     assert torch.equal(layer.qkv, torch.cat([p.weight for p in projections]).t())
-    assert torch.equal(layer.gate_up, torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]).t())
+    assert torch.equal(layer.gate_up, torch.stack([mlp.gate_proj.weight, mlp.up_proj.weight]).mT)
     assert torch.equal(layer.down, mlp.down_proj.weight.t())
     assert torch.equal(layer.mlp_norm, theirs.post_attention_layernorm.weight)
 

@@ -46,7 +46,7 @@ def tiny_model(config: Config = TINY, seed: int = 0, dtype: torch.dtype = torch.
             qkv=rand(cfg.hidden_size, q_rows + 2 * kv_rows),
             attention_out=rand(q_rows, cfg.hidden_size),
             mlp_norm=rand(cfg.hidden_size),
-            gate_up=rand(cfg.hidden_size, 2 * cfg.intermediate_size),
+            gate_up=rand(2, cfg.hidden_size, cfg.intermediate_size),
             down=rand(cfg.intermediate_size, cfg.hidden_size),
         )
         for _ in range(cfg.num_layers)
@@ -132,8 +132,7 @@ def naive_logits(model: Model, tokens: list[int]) -> list[list[float]]:
                     for i in range(cfg.head_dim)
                 ]
             x = [a + b for a, b in zip(x, times(layer.attention_out, mixed), strict=True)]
-            both = times(layer.gate_up, norm(x, layer.mlp_norm))
-            gate, up = both[: cfg.intermediate_size], both[cfg.intermediate_size :]
+            gate, up = (times(w, norm(x, layer.mlp_norm)) for w in layer.gate_up)
             inner = [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up, strict=True)]
             x = [a + b for a, b in zip(x, times(layer.down, inner), strict=True)]
         logits.append(times(weights.head, norm(x, weights.final_norm)))

@@ -30,7 +30,8 @@ def forward_cost(
     heads, f = intermediate, V = vocab, L layers, T the sum of n over rows, e bytes an element:
 
     - FLOPs of the matrices: 2·T·L·(d·(H + 2K)·D + H·D·d + 3·d·f), and 2·V·d for each token whose
-      logits are computed: all T, or one a row with `last_only`.
+      logits are computed: all T, or one a row with `last_only`.  Then the last layer's output and
+      MLP matrices, H·D·d + 3·d·f, also see only these tokens.
     - FLOPs of attention: 4·H·D·L for each visible (query, key) pair, n·p + n·(n + 1)/2 in a row
       (2 for the score, 2 for the weighted sum).  Norms, rotation and softmax are left out: they
       are below a hundredth of the rest.
@@ -41,11 +42,9 @@ def forward_cost(
     """
     cfg, tokens = config, sum(new_tokens)
     head_weights = cfg.vocab_size * cfg.hidden_size
-    layer_weights = (
-        cfg.hidden_size * (cfg.num_heads + 2 * cfg.num_kv_heads) * cfg.head_dim
-        + cfg.num_heads * cfg.head_dim * cfg.hidden_size
-        + 3 * cfg.hidden_size * cfg.intermediate_size
-    )
+    qkv_weights = cfg.hidden_size * (cfg.num_heads + 2 * cfg.num_kv_heads) * cfg.head_dim
+    late_weights = cfg.hidden_size * (cfg.num_heads * cfg.head_dim + 3 * cfg.intermediate_size)
+    layer_weights = qkv_weights + late_weights
     pairs = sum(n * p + n * (n + 1) // 2 for n, p in zip(new_tokens, held_tokens, strict=True))
     logits = len(new_tokens) if last_only else tokens
     norm_weights = (2 * cfg.num_layers + 1) * cfg.hidden_size
@@ -53,6 +52,7 @@ def forward_cost(
     kv_bytes = cfg.num_layers * 2 * cfg.num_kv_heads * cfg.head_dim * element_bytes
     return Cost(
         flops=2 * tokens * cfg.num_layers * layer_weights
+        - 2 * (tokens - logits) * late_weights
         + 2 * logits * head_weights
         + 4 * cfg.num_heads * cfg.head_dim * cfg.num_layers * pairs,
         weight_bytes=element_bytes

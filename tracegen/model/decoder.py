@@ -7,6 +7,7 @@ For each layer, with x the residual stream (batch * new, hidden):
 
 Then logits = norm(x) · W_head.  Weights that read the same input lie in one matrix (query, key
 and value; gate and up), so that a decode step, which is one pass over the weights, makes few calls.
+Gate and up are a batch of two products: a CPU gives each to a core of its own.
 
 Sources: Touvron et al., "LLaMA", 2023; Zhang and Sennrich, "RMSNorm", 2019; Su et al., "RoFormer",
 2021; Ainslie et al., "GQA", 2023; Shazeer, "GLU Variants", 2020.
@@ -37,7 +38,7 @@ class Layer:
     qkv: Tensor  # (hidden, (heads + 2 kv_heads) * head_dim): all queries, then keys, then values
     attention_out: Tensor  # (heads * head_dim, hidden)
     mlp_norm: Tensor  # (hidden,)
-    gate_up: Tensor  # (hidden, 2 * intermediate): gate columns, then up columns
+    gate_up: Tensor  # (2, hidden, intermediate): gate, then up
     down: Tensor  # (intermediate, hidden)
 
 
@@ -115,14 +116,14 @@ class Model:
             if index == 0:
                 mask, causal = visibility(starts, new, k.shape[2], self.device)
             a = attention(q, k, v, mask, causal)
+            if last_only and new > 1 and layer is weights.layers[-1]:
+                last = [row * new + count - 1 for row, count in enumerate(counts)]
+                x, a = x[last], a[last]  # no later layer needs the other tokens
             x = torch.addmm(x, a, layer.attention_out)
-            gate, up = torch.mm(norm(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
+            gate, up = torch.bmm(norm(x, layer.mlp_norm).expand(2, -1, -1), layer.gate_up)
             x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
         if cache is not None:
             cache.advance(counts)
-        if last_only:
-            last = [row * new + count - 1 for row, count in enumerate(counts)]
-            x = x[torch.tensor(last, device=self.device)]
         return (
             torch.mm(norm(x, weights.final_norm), weights.head)
             .view(batch, -1, cfg.vocab_size)

@@ -97,13 +97,18 @@ def _read_weights(files: ModelFiles, device: torch.device, dtype: torch.dtype) -
         return tensor.to(device=device, dtype=dtype)
 
     def matrix(*parts: Tensor) -> Tensor:
-        """(outputs, inputs) parts side by side as (inputs, outputs).
+        """(outputs, inputs) parts side by side as (inputs, outputs)."""
+        return in_memory_order((torch.cat(parts) if len(parts) > 1 else parts[0]).t())
 
-        GPUs keep each output's weights together in memory.  CPUs keep each input's: so the product
-        with a single token reads a wide matrix 15 to 30 % faster (measured on Sapphire Rapids).
+    def in_memory_order(matrix: Tensor) -> Tensor:
+        """The same (…, inputs, outputs), laid out for a product with a single token.
+
+        GPUs keep each output's weights together in memory.  CPUs read long rows faster, so there
+        the longer side is contiguous: 15 to 30 % less time for wide matrices, 10 to 15 % for
+        narrow ones (measured on Sapphire Rapids).
         """
-        whole = (torch.cat(parts) if len(parts) > 1 else parts[0]).t()
-        return whole.contiguous() if device.type == "cpu" else whole
+        wide = matrix.shape[-1] >= matrix.shape[-2]
+        return matrix.contiguous() if wide and device.type == "cpu" else matrix
 
     def read_layer(index: int) -> Layer:
         at = f"model.layers.{index}"
@@ -116,9 +121,13 @@ def _read_weights(files: ModelFiles, device: torch.device, dtype: torch.dtype) -
             ),
             attention_out=matrix(read(f"{at}.self_attn.o_proj.weight", hidden, q_rows)),
             mlp_norm=read(f"{at}.post_attention_layernorm.weight", hidden),
-            gate_up=matrix(
-                read(f"{at}.mlp.gate_proj.weight", inner, hidden),
-                read(f"{at}.mlp.up_proj.weight", inner, hidden),
+            gate_up=in_memory_order(
+                torch.stack(
+                    (
+                        read(f"{at}.mlp.gate_proj.weight", inner, hidden),
+                        read(f"{at}.mlp.up_proj.weight", inner, hidden),
+                    )
+                ).mT
             ),
             down=matrix(read(f"{at}.mlp.down_proj.weight", hidden, inner)),
         )

@@ -71,28 +71,41 @@ class KVCache:
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write k and v (batch, kv_heads, new, head_dim) at each row's next slots; read it all.
 
-        Raises CacheFull before anything is written when a row lacks slots (padding takes some too).
+        A pass goes through the layers in order, from 0.  Raises CacheFull before anything is
+        written when a row lacks slots (padding takes some too).
         """
-        new = k.shape[2]
+        if layer == 0:
+            self._start_pass(k.shape[2])
+        for rows, new_keys, new_values in self._new:
+            new_keys[layer].copy_(k[rows])
+            new_values[layer].copy_(v[rows])
+        return self._held_keys[layer], self._held_values[layer]
+
+    def _start_pass(self, new: int) -> None:
+        """Take all layers' views at once: the slots to fill, and all to read, the new included."""
         end = max(self.lengths) + new
         if end > self.capacity:
             raise CacheFull(
                 f"the cache has {self.capacity} slots a row and needs {end}: "
                 "make it larger or stop the row"
             )
+        self._held_keys = self.keys[:, :, :, :end].unbind()
+        self._held_values = self.values[:, :, :, :end].unbind()
+        starts: list[tuple[int | slice, int]] = list(enumerate(self.lengths))
         if len(set(self.lengths)) == 1:
-            slots = slice(self.lengths[0], end)
-            self.keys[layer, :, :, slots] = k
-            self.values[layer, :, :, slots] = v
-        else:
-            for row, start in enumerate(self.lengths):
-                self.keys[layer, row, :, start : start + new] = k[row]
-                self.values[layer, row, :, start : start + new] = v[row]
-        return self.get(layer, end)
+            starts = [(slice(None), end - new)]  # all rows with one copy
+        self._new = [
+            (
+                rows,
+                self.keys[:, rows, :, start : start + new].unbind(),
+                self.values[:, rows, :, start : start + new].unbind(),
+            )
+            for rows, start in starts
+        ]
 
-    def get(self, layer: int, end: int | None = None) -> tuple[Tensor, Tensor]:
-        """Keys and values of the slots up to `end` (default: the longest row), as views."""
-        end = max(self.lengths) if end is None else end
+    def get(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the slots up to the longest row's last, as views."""
+        end = max(self.lengths)
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
 
     def advance(self, counts: list[int]) -> None:
