@@ -164,7 +164,7 @@ def test_counts_follow_the_formulas(tiny, events):
         assert (event.flops, event.weight_bytes) == (cost.flops, cost.weight_bytes)
         assert event.bytes_read == cost.weight_bytes + cost.kv_read_bytes
         assert event.bytes_written == cost.kv_written_bytes
-    assert prefill.flops > 7 * first_decode.flops  # nine tokens against one, less the head
+    assert prefill.flops > 5 * first_decode.flops  # nine tokens against one, less their logits
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
