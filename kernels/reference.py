@@ -1,0 +1,53 @@
+"""What every op must compute, in plain torch and in float64: shared by tests, benches, techniques."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def visible(
+    queries: int, keys: int, *, causal: bool, window: int | None, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Which key each query sees, (queries, keys) bool, aligned at the bottom right.
+
+    Query i stands at position `i + keys - queries`. Causal: it sees no later key. A window of w
+    keys: it sees only the last w up to its own position (it implies causal).
+    """
+    position = torch.arange(queries, device=device)[:, None] + keys - queries
+    key = torch.arange(keys, device=device)
+    seen = torch.ones(queries, keys, dtype=torch.bool, device=device)
+    if causal or window is not None:
+        seen &= key <= position
+    if window is not None:
+        seen &= key > position - window
+    return seen
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """softmax(scale · q kᵀ) v and its log-sum-exp, both float64.
+
+    q: (batch, heads, queries, head_dim); k, v: (batch, kv_heads, keys, head_dim); query head h reads
+    key/value head h // (heads / kv_heads). `scale` defaults to 1/√head_dim. A query that sees no key
+    gives 0, and -inf as its log-sum-exp. Returns (batch, heads, queries, head_dim) and
+    (batch, heads, queries).
+    """
+    q, k, v = q.double(), k.double(), v.double()
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    seen = visible(q.shape[2], k.shape[2], causal=causal, window=window, device=q.device)
+    scores = (q @ k.mT * scale).masked_fill(~seen, -torch.inf)
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse.unsqueeze(-1).nan_to_num(neginf=0.0)).exp()
+    return weights @ v, lse
