@@ -51,3 +51,45 @@ def attention(
     lse = scores.logsumexp(-1)
     weights = (scores - lse.unsqueeze(-1).nan_to_num(neginf=0.0)).exp()
     return weights @ v, lse
+
+
+def paged_attention(
+    q: Tensor,
+    key_pool: Tensor,
+    value_pool: Tensor,
+    block_tables: Tensor,
+    lengths: Tensor,
+    *,
+    scale: float | None = None,
+) -> Tensor:
+    """Attention of one query a sequence over its blocks, gathered and dense, float64.
+
+    q: (batch, heads, head_dim); pools: (num_blocks, kv_heads, block_size, head_dim); block_tables:
+    (batch, max_blocks); lengths: (batch,). Returns (batch, heads, head_dim), 0 where length is 0.
+    """
+    out = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
+    for row, length in enumerate(lengths.tolist()):
+        blocks = block_tables[row, : math.ceil(length / key_pool.shape[2])].long()
+        k, v = (pool[blocks].transpose(0, 1).flatten(1, 2) for pool in (key_pool, value_pool))
+        one = q[row, None, :, None]
+        out[row] = attention(one, k[None, :, :length], v[None, :, :length], scale=scale)[0][0, :, 0]
+    return out
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """x / sqrt(mean(x²) + eps) · weight over the last dimension, float64."""
+    x = x.double()
+    normed = x * (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return normed if weight is None else normed * weight.double()
+
+
+def rope(
+    x: Tensor, cos: Tensor, sin: Tensor, *, weight: Tensor | None = None, eps: float = 1e-6
+) -> Tensor:
+    """x (batch, heads, new, head_dim) turned by its position, half-split form, float64.
+
+    cos and signed sin: (new, head_dim) or (batch, 1, new, head_dim), as the decoder's tables: the
+    sine of the first half is negative. With a weight (head_dim,) each head is RMS-normed before.
+    """
+    x = x.double() if weight is None else rms_norm(x, weight, eps)
+    return x * cos.double() + x.roll(x.shape[-1] // 2, dims=-1) * sin.double()
