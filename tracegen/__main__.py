@@ -48,6 +48,12 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--device", help="cuda, mps or cpu (default: the best there is)")
     for command in (record, generate):
         command.add_argument("--model", help="GGUF file or Hugging Face folder (default: SmolLM2)")
+        command.add_argument(
+            "--attention",
+            choices=["sdpa", "triton"],
+            default="sdpa",
+            help="torch's, or this lab's kernel (without a GPU interpreted: very slow)",
+        )
     return top
 
 
@@ -72,7 +78,9 @@ def record(args: argparse.Namespace) -> None:
     names = args.only.split(",") if args.only else technique_names()
     for name in names:
         load_technique(name)
-    session = Session(args.preset, pick_device(args.device), args.model, args.out, args.seed)
+    session = Session(
+        args.preset, pick_device(args.device), args.model, args.out, args.seed, args.attention
+    )
     finished: list[str] = []
     try:
         stale = [n for n in names if args.force or not session.up_to_date(n)]
@@ -145,7 +153,7 @@ def generate_answer(args: argparse.Namespace) -> None:
     if not args.prompt:
         raise UserError("the prompt is empty: give at least one token")
     sampler = Sampler(args.temperature, args.top_k, args.top_p, args.seed)
-    model = load_model(args.model, device=str(pick_device(args.device)))
+    model = load_model(args.model, device=str(pick_device(args.device)), attention=args.attention)
     text = args.prompt if args.raw else model.tokenizer.chat(args.prompt)
     output = generate(model, model.tokenizer.encode(text), args.max_new_tokens, sampler)
     console.print(model.tokenizer.decode(output), markup=False)

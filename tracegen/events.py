@@ -7,15 +7,17 @@ An event is a frozen, slotted dataclass whose fields are scalars or tuples of sc
         request: int
         blocks: tuple[int, ...]
 
-Every field is deterministic. Time is the recorder's business, so an event never holds any:
-two runs of one scenario on one kind of machine yield equal events, and the recorder checks it.
+Fields are deterministic, and time is the recorder's business: two runs of one scenario on one kind
+of machine yield equal events, and the recorder checks it. Only what a kernel saw from inside (the
+multiprocessor it ran on, its start by the GPU's own timer) cannot be asked for later: such a field
+has a name that ends in `_ns` or `_measured`, and the check leaves it out.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
@@ -43,6 +45,17 @@ class Scenario:
     name: str
     preset: Literal["quick", "full"] = "quick"
     seed: int = 0
+
+
+def is_measured(name: str) -> bool:
+    """Whether a column of this name holds measurements, which differ from run to run."""
+    return name.endswith(("_ns", "_measured"))
+
+
+def deterministic(event: Event) -> Event:
+    """The event without its measured fields, for comparing."""
+    measured = {f.name: None for f in fields(event) if is_measured(f.name)}
+    return replace(event, **measured) if measured else event
 
 
 def arrow_type(annotation: Any) -> pa.DataType:

@@ -7,7 +7,7 @@ A technique holds no tracing code. From outside, the recorder gets
   garbage collector held off, in `repeats` runs after an unrecorded warm-up;
 - the source line: it follows `gi_yieldfrom` to the innermost paused generator;
 - the lines that ran: the warm-up runs under `sys.settrace`, the timed repeats do not;
-- determinism: every repeat must yield the very events of the warm-up.
+- determinism: every repeat must yield the very events of the warm-up, measured fields apart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from tracegen.errors import UserError
-from tracegen.events import Event, Scenario, event_fields, event_types
+from tracegen.events import Event, Scenario, deterministic, event_fields, event_types
 from tracegen.trace import COMMON_COLUMNS
 
 Events = Generator[Event, None, None]
@@ -110,12 +110,14 @@ def record_scenario(
     `start()` makes a fresh generator. `on_pass` is called after the warm-up and each repeat.
     Raises UserError when two passes yield different events.
     """
-    expected, lines = drive_traced(start(), source_path)
+    warm_up, lines = drive_traced(start(), source_path)
+    expected = [deterministic(event) for event in warm_up]
     on_pass()
     for repeat in range(repeats):
         rows = drive(start(), synchronize)
-        if [row.event for row in rows] != expected:
-            step = first_difference([row.event for row in rows], expected)
+        found = [deterministic(row.event) for row in rows]
+        if found != expected:
+            step = first_difference(found, expected)
             raise UserError(
                 f"not deterministic: repeat {repeat} differs from the warm-up at step {step}; "
                 "seed every random choice and keep measured values out of events"

@@ -1,7 +1,7 @@
 """A recording session: which techniques need recording, and what their files say about themselves.
 
-A trace is up to date when its fingerprint is: the technique's source and everything of tracegen it
-imports, model, dtype, seed, preset, repeats, versions and thread count.
+A trace is up to date when its fingerprint is: the technique's source and everything of tracegen and
+kernels it imports, model, dtype, seed, preset, repeats, versions and thread count.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tracegen.trace import SCHEMA_VERSION, read_metadata, write_trace
 
 ROOT = Path(__file__).parent.parent
 TECHNIQUES = Path(__file__).parent / "techniques"
+KERNEL = ROOT / "kernels" / "flash_attention.py"  # what `--attention triton` runs
 REPEATS = {"quick": 3, "full": 5}
 
 
@@ -55,7 +56,10 @@ def scenarios_of(technique: ModuleType, preset: str, seed: int | None) -> list[S
 
 
 def sources_of(path: Path) -> dict[str, Path]:
-    """The tracegen modules that a source file imports, directly or not, itself included."""
+    """The tracegen modules that a source file imports, directly or not, itself included.
+
+    A source that imports any kernel depends on all of kernels/: ops are found by listing it.
+    """
     found: dict[str, Path] = {}
     waiting = [path]
     while waiting:
@@ -65,8 +69,13 @@ def sources_of(path: Path) -> dict[str, Path]:
             continue
         found[name] = file
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tracegen"):
-                waiting += module_files(node.module or "", [alias.name for alias in node.names])
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            module = node.module or ""
+            if module.startswith("tracegen"):
+                waiting += module_files(module, [alias.name for alias in node.names])
+            elif module.split(".")[0] == "kernels":
+                waiting += (ROOT / "kernels").glob("*.py")
     return found
 
 
@@ -79,7 +88,7 @@ def module_files(module: str, names: Iterable[str]) -> list[Path]:
 
 
 def source_hash(path: Path) -> str:
-    """One hash over the technique's source and the tracegen sources it imports."""
+    """One hash over the technique's source and the sources of ours that it imports."""
     digest = hashlib.sha256()
     for name, file in sorted(sources_of(path).items()):
         digest.update(name.encode() + b"\0" + file.read_bytes() + b"\0")
@@ -87,13 +96,16 @@ def source_hash(path: Path) -> str:
 
 
 def git_commit() -> str:
-    """The commit of this checkout, "-dirty" when tracegen/ differs from it; "" without git."""
+    """The commit of this checkout, "-dirty" when our sources differ from it; "" without git."""
     try:
         commit = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.strip()
         changed = subprocess.run(
-            ["git", "status", "--porcelain", "tracegen"], cwd=ROOT, capture_output=True, text=True
+            ["git", "status", "--porcelain", "tracegen", "kernels"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
@@ -109,11 +121,12 @@ class Session:
     model_path: str | None
     out: Path
     seed: int | None
+    attention: str = "sdpa"
 
     @cached_property
     def model(self) -> Model:
         """The model, loaded once."""
-        return load_model(self.model_path, device=str(self.device))
+        return load_model(self.model_path, device=str(self.device), attention=self.attention)
 
     @cached_property
     def model_identity(self) -> dict[str, Any]:
@@ -144,7 +157,9 @@ class Session:
             "seed": self.seed,
             "model": self.model_identity,
             "device": self.device.type,
+            "attention": self.attention,
             "sources": source_hash(TECHNIQUES / f"{name}.py"),
+            "kernels": source_hash(KERNEL) if self.attention == "triton" else None,
             "versions": machine.versions(),
             "threads": torch.get_num_threads(),
         }

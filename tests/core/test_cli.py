@@ -14,6 +14,7 @@ import pytest
 from tests.core.tiny_folder import write_tiny_folder
 from tracegen import machine
 from tracegen.__main__ import main
+from tracegen.events import is_measured
 from tracegen.session import TECHNIQUES, source_hash, sources_of, technique_names
 from tracegen.trace import read_trace
 
@@ -77,7 +78,7 @@ def test_two_recordings_agree_in_all_but_measured_columns(traces, tmp_path, tiny
         read_trace(next(out.glob("*/*.parquet"))) for out in (traces, tmp_path / "again")
     )
     assert first.table.num_rows > 100
-    measured = [name for name in first.table.column_names if name.endswith("_ns")]
+    measured = [name for name in first.table.column_names if is_measured(name)]
     assert first.table.drop_columns(measured).equals(second.table.drop_columns(measured))
     assert first.meta["fingerprint"] == second.meta["fingerprint"]
 

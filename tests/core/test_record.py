@@ -2,13 +2,14 @@
 
 import inspect
 import itertools
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
 
 from tests.core import toy
 from tracegen.errors import UserError
-from tracegen.events import Scenario
+from tracegen.events import Event, Scenario, deterministic, is_measured
 from tracegen.record import record_table
 
 
@@ -25,7 +26,7 @@ def record(scenarios=toy.SCENARIOS, technique=toy, repeats=2, **kwargs) -> pa.Ta
 
 
 def measured_columns(table: pa.Table) -> list[str]:
-    return [name for name in table.column_names if name.endswith("_ns")]
+    return [name for name in table.column_names if is_measured(name)]
 
 
 def test_rows_steps_and_repeats():
@@ -88,6 +89,33 @@ def test_a_technique_that_differs_between_passes_is_refused():
     Drifting.__name__ = toy.__name__
     with pytest.raises(UserError, match=r"not deterministic: repeat 0 .* step 1"):
         record([Scenario(name="any")], technique=Drifting)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Event):
+    tile: int
+    start_ns: int | None
+    core_measured: int | None
+
+
+def test_measured_fields_may_differ_between_passes_and_are_kept():
+    class FromInside:
+        counter = itertools.count()
+
+        @staticmethod
+        def run(s):
+            yield Seen(7, next(FromInside.counter), 3)
+
+    FromInside.Seen, FromInside.__name__ = Seen, Seen.__module__
+    table = record([Scenario(name="any")], technique=FromInside)
+    assert [name for name in table.column_names if is_measured(name)] == [
+        "t_ns",
+        "dur_ns",
+        "start_ns",
+        "core_measured",
+    ]
+    assert table["start_ns"].to_pylist() == [1, 2]  # the warm-up saw 0
+    assert deterministic(Seen(7, 1, 3)) == deterministic(Seen(7, 2, None)) != Seen(7, 1, 3)
 
 
 def test_the_device_is_waited_for_before_every_clock_reading():

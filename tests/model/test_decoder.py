@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from tests.model.tiny import TINY, RaggedCache, naive_logits, tiny_model, with_heads
 from tracegen.errors import UserError
 from tracegen.model import GrowingCache
-from tracegen.model.decoder import attention, rotary_tables, visibility
+from tracegen.model.decoder import rotary_tables
 
 PROMPT = [3, 1, 4, 1, 5, 9]
 
@@ -32,21 +32,6 @@ def test_tied_embeddings():
     model = tiny_model(replace(TINY, tied_embeddings=True))
     expected = torch.tensor(naive_logits(model, PROMPT))
     assert_close(model.forward(batch(PROMPT))[0], expected, atol=1e-4, rtol=1e-5)
-
-
-@pytest.mark.parametrize("new", [1, 3])
-def test_query_heads_share_consecutive_groups(new):
-    """V of key/value head h is h, so each query head returns its own: 0 0 1 1, not 0 1 0 1.
-
-    One query takes another path than several.  Lengths differ from every head count.
-    """
-    held = 5
-    q, k = torch.randn(1, 4, new, 6), torch.randn(1, 2, held, 6)
-    v = torch.arange(2.0).view(1, 2, 1, 1).expand(1, 2, held, 6)
-    mask, causal = visibility([held - new], new, held, q.device)
-    out = attention(q, k, v, mask, causal)
-    expected = torch.tensor([0.0, 0, 1, 1]).repeat_interleave(6).expand(new, -1)
-    assert_close(out, expected)
 
 
 @pytest.mark.parametrize("make_cache", [GrowingCache, lambda: RaggedCache(TINY, 1, 16)])
@@ -121,19 +106,6 @@ def test_rotary_tables_grow_past_their_first_size():
     ragged_cos, _ = model._rotary_at([2000, 5], 3)
     assert ragged_cos.shape == (2, 1, 3, config.head_dim)
     assert_close(ragged_cos[0, 0], expected[0])
-
-
-def test_visibility_needs_no_mask_in_the_common_cases():
-    cpu = torch.device("cpu")
-    assert visibility([7, 7], 1, 8, cpu) == (None, False)
-    assert visibility([0], 5, 5, cpu) == (None, True)
-    mask, causal = visibility([3], 2, 5, cpu)
-    assert not causal
-    assert mask is not None
-    assert mask[0, 0].tolist() == [[True] * 4 + [False], [True] * 5]
-    padded, _ = visibility([0], 1, 4, cpu)  # a cache may hand out more slots than it has filled
-    assert padded is not None
-    assert padded[0, 0].tolist() == [[True, False, False, False]]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tracegen.errors import UserError
+from tracegen.model.attention import Attend, Prepare, sdpa
 from tracegen.model.cache import Cache
 from tracegen.model.config import Config
 from tracegen.model.norm import RMSNorm
@@ -56,7 +57,12 @@ class Model:
     """A decoder with its tokenizer.  Load one with `tracegen.model.load_model`."""
 
     def __init__(
-        self, config: Config, weights: Weights, tokenizer: Tokenizer, digest: Callable[[], str]
+        self,
+        config: Config,
+        weights: Weights,
+        tokenizer: Tokenizer,
+        digest: Callable[[], str],
+        attention: Prepare = sdpa,
     ) -> None:
         self.config = config
         self.weights = weights
@@ -65,6 +71,7 @@ class Model:
         self.device = weights.embedding.device
         self.dtype = weights.embedding.dtype
         self._digest = digest
+        self._attention = attention
         self._norm = RMSNorm(config.hidden_size, config.rms_norm_eps, self.device, self.dtype)
         self._rotary = rotary_tables(config, min(config.max_positions, 1024)).to(
             self.device, self.dtype
@@ -101,8 +108,7 @@ class Model:
         heads, kv_heads = cfg.num_heads, cfg.num_kv_heads
         tokens = tokens.to(self.device)
         cos, sin = self._rotary_at(starts, new)
-        mask: Tensor | None = None
-        causal = False
+        attend: Attend
 
         x = F.embedding(tokens.flatten(), weights.embedding)  # (batch * new, hidden)
         for index, layer in enumerate(weights.layers):
@@ -114,8 +120,8 @@ class Model:
             if cache is not None:
                 k, v = cache.update(index, k, v)
             if index == 0:
-                mask, causal = visibility(starts, new, k.shape[2], self.device)
-            a = attention(q, k, v, mask, causal)
+                attend = self._attention(starts, new, k.shape[2], self.device)
+            a = attend(q, k, v)
             if last_only and new > 1 and layer is weights.layers[-1]:
                 last = [row * new + count - 1 for row, count in enumerate(counts)]
                 x, a = x[last], a[last]  # no later layer needs the other tokens
@@ -180,39 +186,3 @@ def rotary_tables(config: Config, positions: int) -> Tensor:
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding of x (batch, heads, new, head_dim), half-split form."""
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
-
-
-def visibility(
-    starts: list[int], new: int, held: int, device: torch.device
-) -> tuple[Tensor | None, bool]:
-    """Which key slots each query sees, as (mask, is_causal) for scaled_dot_product_attention.
-
-    Query i of row b sees slot j if and only if `j <= starts[b] + i`.  No mask is needed for one
-    query that sees all, nor for a pass that starts from nothing (causal).  torch's causal mask is
-    aligned to the top left, so every other case gets an explicit one,
-    (batch or 1, 1, new, held) bool.
-    """
-    same_start = len(set(starts)) == 1
-    if same_start and new == 1 and held == starts[0] + 1:
-        return None, False
-    if same_start and starts[0] == 0 and held == new:
-        return None, True
-    first = torch.tensor(starts[:1] if same_start else starts, device=device)
-    last_visible = first[:, None] + torch.arange(new, device=device)
-    return (torch.arange(held, device=device) <= last_visible[..., None]).unsqueeze(1), False
-
-
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    """Grouped-query attention: query head h reads key/value head `h // (heads / kv_heads)`.
-
-    q: (batch, heads, new, head_dim); k, v: (batch, kv_heads, held, head_dim).
-    Returns each token's heads side by side, (batch * new, heads * head_dim).
-    """
-    batch, heads, new, head_dim = q.shape
-    if new == 1:  # the queries of a group become the rows of one attention: keys are read once
-        grouped = q.reshape(batch, k.shape[1], -1, head_dim)
-        return F.scaled_dot_product_attention(grouped, k, v, mask).reshape(batch, -1)
-    out = F.scaled_dot_product_attention(
-        q, k, v, mask, is_causal=causal, enable_gqa=heads != k.shape[1]
-    )
-    return out.transpose(1, 2).reshape(batch * new, -1)

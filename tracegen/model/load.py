@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tracegen.errors import UserError
+from tracegen.model.attention import attention_named
 from tracegen.model.config import Config
 from tracegen.model.decoder import Layer, Model, Weights
 from tracegen.model.default import default_model_path
@@ -34,18 +35,23 @@ def load_model(
     *,
     device: str | None = None,
     dtype: torch.dtype | None = None,
+    attention: str = "sdpa",
 ) -> Model:
     """The model at `path`: a GGUF file, or a folder with config.json, safetensors, tokenizer.json.
 
     Without a path it is the default model, SmolLM2-135M-Instruct, fetched once and cached.
     `device` defaults to cuda (ROCm too), else mps, else cpu; `dtype` to bfloat16 on cuda, else
-    float32.  Raises UserError for anything that is not a loadable Llama-family model.
+    float32.  `attention` is "sdpa", torch's own, or "triton", kernels/flash_attention.py (without a
+    GPU interpreted, and very slow).  Raises UserError for anything that is not a loadable
+    Llama-family model.
     """
+    prepare = attention_named(attention)
     where = _device(device)
     if dtype is None:
         dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
     files = open_model(Path(path).expanduser() if path is not None else default_model_path())
-    return Model(files.config, _read_weights(files, where, dtype), files.tokenizer(), files.sha256)
+    weights = _read_weights(files, where, dtype)
+    return Model(files.config, weights, files.tokenizer(), files.sha256, prepare)
 
 
 def open_model(path: Path) -> ModelFiles:
