@@ -93,3 +93,39 @@ def rope(
     """
     x = x.double() if weight is None else rms_norm(x, weight, eps)
     return x * cos.double() + x.roll(x.shape[-1] // 2, dims=-1) * sin.double()
+
+
+def dequantize(packed: Tensor, scales: Tensor, zeros: Tensor, group_size: int) -> Tensor:
+    """(nibble − zero) · scale, float64 (out, in), from linear int32 words (out, in / 8).
+
+    Weight k of a row belongs to group k // group_size; scales, zeros: (out, groups).
+    """
+    nibbles = (packed.long().unsqueeze(-1) >> (4 * torch.arange(8, device=packed.device))) & 15
+    nibbles = nibbles.flatten(-2)
+    group = torch.arange(nibbles.shape[1], device=packed.device) // group_size
+    return (nibbles.double() - zeros.double()[:, group]) * scales.double()[:, group]
+
+
+def w4a16_matmul(
+    x: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, group_size: int
+) -> Tensor:
+    """x (tokens, in) times the dequantized weights, transposed: float64 (tokens, out)."""
+    return x.double() @ dequantize(packed, scales, zeros, group_size).T
+
+
+def w8a8_matmul(
+    x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """(x wᵀ) · x_scale · w_scale + bias, float64 (tokens, out); x (tokens, in), w (out, in) int8.
+
+    The sums are exact: products of int8 stay below 2³¹ for any length we accept, float64 holds 2⁵³.
+    """
+    y = (x.double() @ w.double().T) * x_scale.double()[:, None] * w_scale.double()[None, :]
+    return y if bias is None else y + bias.double()
+
+
+def quantize_tokens(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row of x (tokens, in) as int8 and its scale, amax / 127 in fp32; zero rows stay zero."""
+    scale = x.float().abs().amax(1) / 127
+    q = x.float() / torch.where(scale > 0, scale, 1.0)[:, None]
+    return q.round().clamp(-127, 127).to(torch.int8), scale

@@ -1,0 +1,57 @@
+"""Eight 4-bit weights in one int32, and the two orders in which checkpoints put them there.
+
+An int32 has eight slots of four bits; slot s holds bits 4s … 4s+3. An order says which of eight
+consecutive weights stands in each slot. Weights 0 … 7 become
+
+    LINEAR  slot s holds weight s                    0x76543210   (GPTQ; what our kernels read)
+    AWQ     slots hold weights 0, 2, 4, 6, 1, 3, 5, 7   0x75316420
+
+AWQ's order lets a kernel unpack two neighbours at once into the halves of a 32-bit register. Data
+packed in one order and unpacked in the other load without an error and are garbage, and packing
+then unpacking restores them in any order: only a known word tells the orders apart.
+
+Source: Lin et al., "AWQ", MLSys 2024, and the layout of its published checkpoints (which pack along
+the *out* dimension: unpack, transpose, pack again to read them here).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.launch import require
+
+PER_WORD = 8
+LINEAR = (0, 1, 2, 3, 4, 5, 6, 7)
+AWQ = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def pack(values: Tensor, order: tuple[int, ...] = LINEAR) -> Tensor:
+    """Integers 0 … 15 (…, n) into int32 words (…, n / 8) along the last dimension.
+
+    Raises ValueError if n is not a multiple of 8 or a value does not fit four bits.
+    """
+    require(
+        values.shape[-1] % PER_WORD == 0,
+        f"pack: the last dimension is {values.shape[-1]}; pad it to a multiple of {PER_WORD}",
+    )
+    require(
+        not values.is_floating_point() and bool(((values >= 0) & (values <= 15)).all()),
+        "pack: give integers from 0 to 15; add the zero point before packing signed weights",
+    )
+    slots = values.unflatten(-1, (-1, PER_WORD))[..., list(order)].long()
+    words = (slots << _shifts(values.device)).sum(-1)  # unsigned, in 64 bit
+    return torch.where(words < 2**31, words, words - 2**32).int()
+
+
+def unpack(words: Tensor, order: tuple[int, ...] = LINEAR) -> Tensor:
+    """int32 words (…, n / 8) into their weights 0 … 15, (…, n) uint8. Undoes `pack`."""
+    require(words.dtype == torch.int32, f"unpack: words are {words.dtype}; give int32")
+    slots = (words.unsqueeze(-1).long() >> _shifts(words.device)) & 0xF
+    weights = torch.empty_like(slots, dtype=torch.uint8)
+    weights[..., list(order)] = slots.to(torch.uint8)
+    return weights.flatten(-2)
+
+
+def _shifts(device: torch.device) -> Tensor:
+    return torch.arange(PER_WORD, device=device) * 4
