@@ -7,14 +7,14 @@ export NO_MKDOCS_2_WARNING := 1
 
 record_flags = --preset $(PRESET) $(if $(ONLY),--only $(ONLY)) $(if $(DEVICE),--device $(DEVICE)) \
 	$(if $(MODEL),--model "$(MODEL)") $(if $(OUT),--out "$(OUT)") $(if $(SEED),--seed $(SEED)) \
-	$(if $(FORCE),--force)
+	$(if $(FORCE),--force) $(if $(ATTENTION),--attention $(ATTENTION))
 
-.PHONY: help traces validate machine generate site serve test browser check fix bench clean
+.PHONY: help traces validate machine generate site serve test browser check fix bench kernels gpu carry clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
-	@echo "Variables: PRESET=quick|full ONLY=a,b MODEL=path DEVICE=cuda|mps|cpu SEED=n OUT=folder FORCE=1 PORT=$(PORT)"
+	@echo "Variables: PRESET=quick|full ONLY=a,b MODEL=path DEVICE=cuda|mps|cpu SEED=n OUT=folder FORCE=1 ATTENTION=sdpa|triton PORT=$(PORT)"
 
 traces: $(BIN)/.record ## record every technique on this machine (skips what is up to date)
 	@$(BIN)/python -m tracegen record $(record_flags)
@@ -46,6 +46,15 @@ fix: $(BIN)/.dev ## apply lint fixes and format
 
 bench: $(BIN)/.test ## engine against transformers, and what recording costs (leave the machine idle)
 	@$(BIN)/python -m tests.bench.engine && $(BIN)/python -m tests.bench.recorder
+
+kernels: $(BIN)/.record ## compile every kernel ahead of time for four architectures, no GPU needed
+	@$(BIN)/python -m kernels.compile
+
+gpu: ## on a GPU machine: native tests, benches, full recording in 8 minutes (results in OUT; no network)
+	@$(if $(wildcard $(BIN)/.test),$(BIN)/python,$(PYTHON)) -m kernels.gpu $(if $(OUT),--out "$(OUT)")
+
+carry: $(BIN)/.record ## pack what `make gpu` needs on a machine without a network into .carry/
+	@$(BIN)/python -m kernels.carry
 
 clean: ## remove the built site and caches (never traces/)
 	rm -rf site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -19,14 +19,16 @@ import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
 from tracegen.errors import UserError
+
+if TYPE_CHECKING:
+    import duckdb
 
 SCHEMA_VERSION = 1
 METADATA_KEY = b"iol"
@@ -79,6 +81,8 @@ class Trace:
     @cached_property
     def database(self) -> duckdb.DuckDBPyConnection:
         """An in-memory database with the one table."""
+        import duckdb  # only readers need it: a recording machine may lack it
+
         return duckdb.connect().register("trace", self.table)
 
 

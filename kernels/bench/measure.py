@@ -76,13 +76,10 @@ class Bench:
             except RuntimeError as error:
                 unavailable[name] = str(error).splitlines()[0]
                 continue
-            torch.testing.assert_close(
-                result.float(),
-                expected.float(),
-                atol=atol,
-                rtol=rtol,
-                msg=lambda text, name=name: f"{op} {shape}: {name} disagrees: {text}",
-            )
+            try:
+                torch.testing.assert_close(result.float(), expected.float(), atol=atol, rtol=rtol)
+            except AssertionError as error:
+                raise AssertionError(f"{op} {shape}: {name} disagrees: {error}") from None
         timed = {name: self.time(peer) for name, peer in peers.items() if name not in unavailable}
         return Row(op, shape, self.time(ours), timed, nbytes, flops, aim, unavailable)
 
