@@ -108,6 +108,10 @@ class Grid:
             "output": Cost(2 * pairs * head_dim, pairs * e + k_bytes, q_bytes),
         }
 
+    def naive_cost(self, head_dim: int, element_bytes: int) -> Cost:
+        """The sum of these passes."""
+        return sum(self.naive_costs(head_dim, element_bytes).values(), Cost(0, 0, 0))
+
 
 def cut(first: int, stop: int, block: int, end: int) -> list[slice]:
     """Slices of `block` numbers from `first` on that cover all before `stop`, none past `end`."""

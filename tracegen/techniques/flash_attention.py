@@ -20,31 +20,26 @@ So a tile of queries stays on the chip while tiles of keys and values stream pas
 
 Bytes, in numbers: naive 4N² + 4Nd; tiled 2Nd + 2Nd · N/block_q, and as block_q ≈ M/4d, Θ(N²d²/M).
 
-Sources: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe and Staats,
-"Self-attention Does Not Need O(n²) Memory", 2021; Dao et al., "FlashAttention", NeurIPS 2022 (algorithm
-1, theorem 2); Dao, "FlashAttention-2", 2023: its order of loops, queries outside, is the one here.
+Sources: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe and
+Staats, "Self-attention Does Not Need O(n²) Memory", 2021; Dao et al., "FlashAttention", NeurIPS
+2022, algorithm 1 and theorem 2; Dao, "FlashAttention-2", 2023: its loop over queries is outside.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from tracegen.attention_inputs import first_layer
 from tracegen.errors import UserError
 from tracegen.events import Event, Scenario
 from tracegen.model import Model
-from tracegen.model.decoder import rotary_tables, rotate
-from tracegen.model.norm import RMSNorm
-from tracegen.score_grid import Cost, Grid, block_sizes, row_cost, size, tile_cost
-
-Step = Generator[Event, None, None]
+from tracegen.score_grid import Grid, row_cost, tile_cost
 
 
 # --8<-- [start:flash_attention]
@@ -98,9 +93,10 @@ def flash_attention(
 ) -> tuple[Tensor, Tensor]:
     """softmax(q kᵀ / √head_dim) v and its log-sum-exp, tile by tile.
 
-    q: (batch, heads, queries, head_dim); k, v: (batch, kv_heads, keys, head_dim); query head h reads
-    key/value head h // (heads / kv_heads). Returns the output as q, and (batch, heads, queries) in
-    `state_dtype`: at least float32 if not given. Masks: see Grid. Raises UserError for other shapes.
+    q: (batch, heads, queries, head_dim); k, v: (batch, kv_heads, keys, head_dim); query head h
+    reads key/value head h // (heads / kv_heads). Masks: see Grid. Returns the output as q, and
+    (batch, heads, queries) in `state_dtype`, at least float32 if not given. A query that sees no
+    key gives 0 and -inf. Raises UserError for shapes that do not fit.
     """
     grid = Grid(q.shape[-2], k.shape[-2], block_q, block_k, causal, window)
     grouped = by_group(q, k, v)
@@ -122,7 +118,7 @@ def flash_attention(
 
 
 def by_group(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """q as (batch, kv_heads, group, queries, head_dim). Raises UserError where shapes do not fit."""
+    """q as (batch, kv_heads, group, queries, head_dim). Raises UserError if shapes do not fit."""
     fits = q.dim() == k.dim() == 4 and k.shape == v.shape and q.shape[0] == k.shape[0]
     if not (fits and q.shape[3] == k.shape[3] and k.shape[1] and q.shape[1] % k.shape[1] == 0):
         raise UserError(
@@ -149,20 +145,18 @@ def naive_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Te
 
 @dataclass(frozen=True, slots=True)
 class Started(Event):
-    """Queries and keys of one head of the model's first layer, for these tokens, and their tiles."""
+    """One head of the model's first layer gets these tokens."""
 
     tokens: tuple[str, ...]
-    head: int
     head_dim: int
-    block_q: int
-    block_k: int
+    block: int
     element_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class TileAttended(Event):
-    """One tile was folded in. `scores` are of the visible pairs (query_of, key_of); the rest is a
-    number for each row of the tile, after it. Bytes and FLOPs are of this step alone."""
+    """One tile was folded in. `scores` are of its visible pairs (query_of, key_of); maxima, totals
+    and rescales are of its rows, after it. FLOPs and bytes are of this step alone."""
 
     row_tile: int
     column_tile: int
@@ -178,181 +172,59 @@ class TileAttended(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class TilesSkipped(Event):
-    """The rest of a row of tiles holds no visible pair: neither loaded nor computed."""
-
-    row_tile: int
-    column_tiles: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class RowTileDone(Event):
-    """The outputs of a tile of queries were divided by their sums and written."""
+    """The outputs of a tile of queries are written. Its `skipped` tiles were never loaded."""
 
     row_tile: int
-    lse: tuple[float, ...]
+    skipped: tuple[int, ...]
     bytes_read: int
     bytes_written: int
-
-
-@dataclass(frozen=True, slots=True)
-class Counted(Event):
-    """What one head costs by formula. `phase` is what the pass writes; `on_chip_bytes` is 0 where
-    the size of fast memory does not matter."""
-
-    method: str
-    phase: str
-    queries: int
-    head_dim: int
-    element_bytes: int
-    on_chip_bytes: int
-    block_q: int
-    block_k: int
-    flops: int
-    bytes_read: int
-    bytes_written: int
-
-
-@dataclass(frozen=True, slots=True)
-class Timed(Event):
-    """One call of one method; the recorder's clock says how long. Bytes are None where the tiles
-    are not ours to know."""
-
-    method: str
-    queries: int
-    keys: int
-    heads: int
-    head_dim: int
-    dtype: str
-    flops: int
-    bytes_read: int | None
-    bytes_written: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Rounded(Event):
-    """Largest error of an output against float64; `spread` is the scores' standard deviation."""
-
-    method: str
-    dtype: str
-    spread: float
-    max_error: float
-
-
-@dataclass(frozen=True, slots=True)
-class KernelTile(Event):
-    """One program of the Triton kernel: a tile of queries over its tiles of keys. `maxima` and
-    `totals` are of its last row after each. Native on NVIDIA: the multiprocessor it ran on, and
-    when, since the first program's start, by the GPU's own timer."""
-
-    path: str
-    head: int
-    row_tile: int
-    block_q: int
-    block_k: int
-    maxima: tuple[float, ...]
-    totals: tuple[float, ...]
-    multiprocessor_measured: int | None
-    started_ns: int | None
-    ended_ns: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles(Scenario):
-    """A sentence through one head of the model's first layer, causal, in small tiles."""
+    """A sentence through one head of the model's first layer, causal, in small tiles. A model with
+    fewer heads counts round."""
 
     text: str = "The cat that chased the mouse was tired because the cat had run all day long."
-    head: int = 0
+    head: int = 8
     block: int = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Traffic(Scenario):
-    """Bytes of naive and tiled attention without a mask, for sizes of on-chip memory."""
-
-    lengths: tuple[int, ...] = tuple(2**n for n in range(7, 14))
-    on_chip_kib: tuple[int, ...] = (24, 48, 96, 192)
-    head_dim: int = 64
-    element_bytes: int = 2
+SCENARIOS = [Tiles(name="tiles")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Times(Scenario):
-    """Causal attention of `queries` last tokens over `keys`, by every method there is here."""
-
-    keys: int
-    queries: int
-    heads: int = 4
-    head_dim: int = 64
-    block: int = 128
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rounding(Scenario):
-    """Random scores of some spreads, in three dtypes, causal; always on the CPU."""
-
-    spreads: tuple[float, ...] = (1.0, 4.0, 16.0)
-    tokens: int = 512
-    head_dim: int = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kernel(Scenario):
-    """The Triton kernel with its tile log; the interpreter gets the small input."""
-
-    tokens: int = 4096
-    heads: int = 8
-    interpreted_tokens: int = 96
-    interpreted_heads: int = 2
-
-
-SCENARIOS = [
-    Tiles(name="tiles"),
-    Traffic(name="traffic"),
-    *(
-        Times(name=f"times_{n}", preset="quick" if n <= 2048 else "full", keys=n, queries=n)
-        for n in (128, 256, 512, 1024, 2048, 4096)
-    ),
-    *(Times(name=f"decode_{n}", keys=n, queries=1) for n in (1024, 4096)),
-    Rounding(name="rounding"),
-    Kernel(name="kernel"),
-]
-
-
-def run(s: Scenario, model: Model) -> Step:
-    """Run one scenario of any kind."""
-    match s:
-        case Tiles():
-            yield from walk(s, model)
-        case Traffic():
-            yield from count(s)
-        case Times():
-            yield from clock(s, model.device)
-        case Rounding():
-            yield from compare(s)
-        case Kernel():
-            yield from look_inside(s)
-
-
-def walk(s: Tiles, model: Model) -> Step:
-    """flash_attention's loop over one head, saying what each tile did; then the naive passes."""
+def run(s: Tiles, model: Model) -> Generator[Event, None, None]:
+    """The loop of flash_attention over one head, saying what each tile did."""
     ids = model.tokenizer.encode(s.text)
-    q, k, v = (x[0, s.head % x.shape[1]] for x in first_layer(model, ids))
-    grid = Grid(len(ids), len(ids), s.block, s.block, causal=True)
+    q, k, v = first_layer(model, ids)
+    head, group = s.head % q.shape[1], q.shape[1] // k.shape[1]
+    q, k, v = q[0, head], k[0, head // group], v[0, head // group]
     d, e = q.shape[-1], q.element_size()
-    texts = tuple(model.tokenizer.token_text(i) for i in ids)
-    yield Started(texts, s.head, d, s.block, s.block, e)
+    yield Started(tuple(map(model.tokenizer.token_text, ids)), d, s.block, e)
+    grid = Grid(len(ids), len(ids), s.block, s.block, causal=True)
     for i, rows in enumerate(grid.row_tiles()):
-        state, visited = empty_state(q[rows], torch.float32), grid.column_tiles(rows)
+        state = empty_state(q[rows], torch.float32)
+        visited = grid.column_tiles(rows)
         for j, columns in enumerate(visited):
-            seen, before = grid.visible(rows, columns), state
-            state = attend_tile(before, q[rows], k[columns], v[columns], seen)
-            yield describe(grid, (i, j), q, k, before, state)
-        if skipped := tuple(range(len(visited), len(grid.row_tiles()))):
-            yield TilesSkipped(i, skipped)
-        cost, (_, lse) = row_cost(rows, d, e), finish(state)
-        yield RowTileDone(i, tuple(lse.tolist()), cost.bytes_read, cost.bytes_written)
-    for phase, cost in grid.naive_costs(d, e).items():
-        yield counted("naive", phase, grid, d, e, cost)
-
-
+            seen, before = grid.visible(rows, columns, q.device), state
+            state = attend_tile(state, q[rows], k[columns], v[columns], seen)
+            scores = q[rows] @ k[columns].mT / math.sqrt(d)
+            query_of, key_of = seen.nonzero(as_tuple=True)
+            cost = tile_cost(rows, columns, d, e)
+            yield TileAttended(
+                row_tile=i,
+                column_tile=j,
+                query_of=tuple((query_of + rows.start).tolist()),
+                key_of=tuple((key_of + columns.start).tolist()),
+                scores=tuple(scores[seen].tolist()),
+                maxima=tuple(state.maximum.tolist()),
+                totals=tuple(state.total.tolist()),
+                rescales=tuple((before.maximum - state.maximum).exp().tolist()),
+                flops=cost.flops,
+                bytes_read=cost.bytes_read,
+                bytes_written=cost.bytes_written,
+            )
+        cost = row_cost(rows, d, e)
+        skipped = tuple(range(len(visited), len(grid.row_tiles())))
+        yield RowTileDone(i, skipped, cost.bytes_read, cost.bytes_written)
