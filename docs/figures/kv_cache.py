@@ -62,7 +62,7 @@ def slots(trace: Trace, t: Text, variant: str | None) -> View:
                 "slot:O",
                 title=t("slot = position of the token", "槽位（即 token 位置）"),
                 scale=alt.Scale(paddingInner=0.12),
-                axis=alt.Axis(labelAngle=0, domain=False, ticks=False),
+                axis=alt.Axis(labelAngle=0, labelOverlap=True, domain=False, ticks=False),
             ),
             y=alt.Y(
                 "row:N",
