@@ -263,6 +263,7 @@ def look_inside(s: Kernel) -> Iterator[KernelTile]:
     for head in range(heads):
         for i in range(maxima.shape[1]):
             visited = ~maxima[head, i].isnan()
+            ran: list[int | None] = [int(clock[head, i]) for clock in clocks]
             yield KernelTile(
                 "interpreter" if INTERPRETED else "native",
                 head,
@@ -270,5 +271,5 @@ def look_inside(s: Kernel) -> Iterator[KernelTile]:
                 block,
                 tuple(maxima[head, i, visited].tolist()),
                 tuple(totals[head, i, visited].tolist()),
-                *([int(clock[head, i]) for clock in clocks] or [None] * 3),
+                *(ran or [None] * 3),
             )
