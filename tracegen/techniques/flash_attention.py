@@ -177,6 +177,7 @@ class RowTileDone(Event):
 
     row_tile: int
     skipped: tuple[int, ...]
+    lse: tuple[float, ...]
     bytes_read: int
     bytes_written: int
 
@@ -200,31 +201,50 @@ def run(s: Tiles, model: Model) -> Generator[Event, None, None]:
     q, k, v = first_layer(model, ids)
     head, group = s.head % q.shape[1], q.shape[1] // k.shape[1]
     q, k, v = q[0, head], k[0, head // group], v[0, head // group]
-    d, e = q.shape[-1], q.element_size()
-    yield Started(tuple(map(model.tokenizer.token_text, ids)), d, s.block, e)
     grid = Grid(len(ids), len(ids), s.block, s.block, causal=True)
-    for i, rows in enumerate(grid.row_tiles()):
+    texts = tuple(map(model.tokenizer.token_text, ids))
+    yield Started(texts, q.shape[-1], s.block, q.element_size())
+    for rows in grid.row_tiles():
         state = empty_state(q[rows], torch.float32)
-        visited = grid.column_tiles(rows)
-        for j, columns in enumerate(visited):
-            seen, before = grid.visible(rows, columns, q.device), state
-            state = attend_tile(state, q[rows], k[columns], v[columns], seen)
-            scores = q[rows] @ k[columns].mT / math.sqrt(d)
-            query_of, key_of = seen.nonzero(as_tuple=True)
-            cost = tile_cost(rows, columns, d, e)
-            yield TileAttended(
-                row_tile=i,
-                column_tile=j,
-                query_of=tuple((query_of + rows.start).tolist()),
-                key_of=tuple((key_of + columns.start).tolist()),
-                scores=tuple(scores[seen].tolist()),
-                maxima=tuple(state.maximum.tolist()),
-                totals=tuple(state.total.tolist()),
-                rescales=tuple((before.maximum - state.maximum).exp().tolist()),
-                flops=cost.flops,
-                bytes_read=cost.bytes_read,
-                bytes_written=cost.bytes_written,
-            )
-        cost = row_cost(rows, d, e)
-        skipped = tuple(range(len(visited), len(grid.row_tiles())))
-        yield RowTileDone(i, skipped, cost.bytes_read, cost.bytes_written)
+        for columns in grid.column_tiles(rows):
+            before, seen = state, grid.visible(rows, columns, q.device)
+            state = attend_tile(before, q[rows], k[columns], v[columns], seen)
+            yield attended(grid, rows, columns, q, k, before, state)
+        _, lse = finish(state)
+        yield row_done(grid, rows, q, lse)
+
+
+def attended(
+    grid: Grid, rows: slice, columns: slice, q: Tensor, k: Tensor, before: State, after: State
+) -> TileAttended:
+    """What one tile did; its scores are computed once more, to be seen."""
+    seen = grid.visible(rows, columns, q.device)
+    query_of, key_of = seen.nonzero(as_tuple=True)
+    scores = q[rows] @ k[columns].mT / math.sqrt(q.shape[-1])
+    cost = tile_cost(rows, columns, q.shape[-1], q.element_size())
+    return TileAttended(
+        row_tile=rows.start // grid.block_q,
+        column_tile=columns.start // grid.block_k,
+        query_of=tuple((query_of + rows.start).tolist()),
+        key_of=tuple((key_of + columns.start).tolist()),
+        scores=tuple(scores[seen].tolist()),
+        maxima=tuple(after.maximum.tolist()),
+        totals=tuple(after.total.tolist()),
+        rescales=tuple((before.maximum - after.maximum).exp().tolist()),
+        flops=cost.flops,
+        bytes_read=cost.bytes_read,
+        bytes_written=cost.bytes_written,
+    )
+
+
+def row_done(grid: Grid, rows: slice, q: Tensor, lse: Tensor) -> RowTileDone:
+    """What a finished tile of queries wrote, and which tiles of its row were skipped."""
+    cost = row_cost(rows, q.shape[-1], q.element_size())
+    first, tiles = len(grid.column_tiles(rows)), len(grid.row_tiles())
+    return RowTileDone(
+        row_tile=rows.start // grid.block_q,
+        skipped=tuple(range(first, tiles)),
+        lse=tuple(lse.tolist()),
+        bytes_read=cost.bytes_read,
+        bytes_written=cost.bytes_written,
+    )
