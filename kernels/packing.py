@@ -17,6 +17,7 @@ the *out* dimension: unpack, transpose, pack again to read them here).
 from __future__ import annotations
 
 import torch
+import triton
 from torch import Tensor
 
 from kernels.launch import require
@@ -24,6 +25,8 @@ from kernels.launch import require
 PER_WORD = 8
 LINEAR = (0, 1, 2, 3, 4, 5, 6, 7)
 AWQ = (0, 2, 4, 6, 1, 3, 5, 7)
+GROUP_SIZES = (32, 64, 128)
+ZERO_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
 
 def pack(values: Tensor, order: tuple[int, ...] = LINEAR) -> Tensor:
@@ -51,6 +54,37 @@ def unpack(words: Tensor, order: tuple[int, ...] = LINEAR) -> Tensor:
     weights = torch.empty_like(slots, dtype=torch.uint8)
     weights[..., list(order)] = slots.to(torch.uint8)
     return weights.flatten(-2)
+
+
+def check_groups(
+    op: str, packed: Tensor, scales: Tensor, zeros: Tensor, in_features: int, group_size: int
+) -> int:
+    """The number of groups of packed weights, ⌈in / group_size⌉: the last may be short.
+
+    packed: (out, in / 8) int32; scales: (out, groups) of a float dtype, zeros: (out, groups) of an
+    integer dtype. Raises ValueError, in the name of `op`, if they do not fit each other.
+    """
+    require(group_size in GROUP_SIZES, f"{op}: group_size is {group_size}; use 32, 64 or 128")
+    require(
+        packed.dtype == torch.int32 and packed.ndim == 2,
+        f"{op}: packed is {packed.dtype} with {packed.ndim} dimensions; give int32 (out, in / 8)",
+    )
+    require(
+        in_features == packed.shape[1] * PER_WORD,
+        f"{op}: x has {in_features} features, packed holds {packed.shape[1]} words of {PER_WORD}; "
+        f"pad both to a common multiple of {PER_WORD}",
+    )
+    groups = triton.cdiv(in_features, group_size)
+    shape = (packed.shape[0], groups)
+    require(
+        scales.is_floating_point() and scales.shape == shape,
+        f"{op}: scales are {scales.dtype} {tuple(scales.shape)}; give floats (out, groups) {shape}",
+    )
+    require(
+        zeros.dtype in ZERO_DTYPES and zeros.shape == shape,
+        f"{op}: zeros are {zeros.dtype} {tuple(zeros.shape)}; give integers (out, groups) {shape}",
+    )
+    return groups
 
 
 def _shifts(device: torch.device) -> Tensor:
