@@ -3,7 +3,7 @@
 A block holds Q (BLOCK_M, BLOCK_D) and `num_stages` pairs of K and V tiles (BLOCK_N, BLOCK_D) in
 shared memory, scores (BLOCK_M, BLOCK_N) and output (BLOCK_M, BLOCK_D) in float32 registers: so the
 wider a head, the smaller the tiles. Every candidate below compiles without spilling, causal and
-windowed (`block_sizes` shows what others do). Which is the fastest, the autotuner finds on the device.
+windowed (`block_sizes` shows what others do). Which is fastest, the autotuner finds out.
 
 TMA: K and V come by tensor descriptors (Hopper and later), which spares the registers that hold
 addresses. PERSISTENT: as many programs as multiprocessors, each walks over tiles. SPECIALIZE: warps

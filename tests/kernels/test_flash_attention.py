@@ -1,0 +1,560 @@
+"""FlashAttention against float64, interpreted or native, and its binaries ahead of time."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from triton.runtime.interpreter import GridExecutor
+
+from kernels import flash_attention_kernel, reference
+from kernels.bench.flash_attention import AIM, rows
+from kernels.bench.measure import Bench
+from kernels.flash_attention import TileLog, cases, flash_attention, sweep
+from kernels.flash_attention_configs import candidates, choose, described, tiles
+from kernels.launch import INTERPRETED
+
+TOLERANCE = {torch.float32: (1e-5, 1e-5), torch.float16: (2e-3, 2e-3), torch.bfloat16: (2e-2, 2e-2)}
+SMALL = tiles(16, 32, 4, 1)
+TALL = tiles(32, 16, 4, 1)
+WALKING = tiles(16, 32, 4, 1, PERSISTENT=True)
+DESCRIBED = tiles(32, 16, 4, 1, TMA=True)
+EVERY_KIND = {"wide": SMALL, "tall": TALL, "persistent": WALKING, "TMA": DESCRIBED}
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "gfx942")
+
+
+def inputs(device, heads=2, kv_heads=2, queries=16, keys=16, head_dim=16, dtype=torch.float32):
+    """Seeded q, k and v of one batch row."""
+    torch.manual_seed(0)
+    q = torch.randn(1, heads, queries, head_dim, device=device).to(dtype)
+    k, v = (torch.randn(1, kv_heads, keys, head_dim, device=device).to(dtype) for _ in range(2))
+    return q, k, v
+
+
+def agrees(q, k, v, config=None, log=None, **options):
+    """Hold output and log-sum-exp against the reference; return the output."""
+    out, lse = flash_attention(q, k, v, return_lse=True, config=config, log=log, **options)
+    expected, expected_lse = reference.attention(q, k, v, **options)
+    assert out.dtype == q.dtype
+    assert out.shape == q.shape
+    assert lse.dtype == torch.float32
+    atol, rtol = TOLERANCE[q.dtype]
+    torch.testing.assert_close(out.double(), expected, atol=atol, rtol=rtol)
+    torch.testing.assert_close(lse.double(), expected_lse, atol=1e-5, rtol=1e-5)
+    return out
+
+
+def usable(config):
+    """TMA is read under the interpreter and on Hopper and later."""
+    if not config.kwargs["TMA"] or INTERPRETED:
+        return True
+    return torch.version.hip is None and torch.cuda.get_device_capability()[0] >= 9
+
+
+# Shapes, dtypes and masks --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("n", [1, 63, 65, 127, 257])
+def test_any_length(device, n, dtype):
+    agrees(*inputs(device, 1, 1, n, n, 64, dtype), causal=True)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("head_dim", [1, 16, 64, 80, 96, 128, 256])
+def test_any_head_dim(device, head_dim, dtype):
+    agrees(*inputs(device, 1, 1, 65, 70, head_dim, dtype))
+
+
+@pytest.mark.parametrize("heads", [1, 3, 8])
+def test_a_group_of_heads_reads_one_key_value_head(device, heads):
+    agrees(*inputs(device, 2 * heads, 2, 17, 20, 16), causal=True)
+
+
+@pytest.mark.parametrize("window", [1, 8, 33, 1000])
+@pytest.mark.parametrize("config", EVERY_KIND.values(), ids=EVERY_KIND)
+def test_window(device, window, config):
+    if usable(config):
+        agrees(*inputs(device, 1, 1, 70, 90), window=window, config=config)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("config", EVERY_KIND.values(), ids=EVERY_KIND)
+def test_every_kind_of_configuration(device, config, dtype):
+    if usable(config):
+        agrees(*inputs(device, 2, 1, 40, 70, 80, dtype), causal=True, config=config)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    queries=st.integers(1, 50),
+    keys=st.integers(0, 50),
+    head_dim=st.sampled_from([8, 16, 24, 40]),
+    kv_heads=st.integers(1, 2),
+    group=st.integers(1, 2),
+    causal=st.booleans(),
+    window=st.none() | st.integers(1, 80),
+    config=st.sampled_from([SMALL, TALL, WALKING]),
+)
+def test_any_shape(queries, keys, head_dim, kv_heads, group, causal, window, config):
+    place = torch.device("cpu" if INTERPRETED else "cuda")
+    q, k, v = inputs(place, kv_heads * group, kv_heads, queries, keys, head_dim)
+    agrees(q, k, v, causal=causal, window=window, config=config)
+
+
+def test_scale(device):
+    agrees(*inputs(device), scale=0.37)
+
+
+def test_a_batch(device):
+    q, k, v = (torch.randn(3, 2, 9, 16, device=device) for _ in range(3))
+    agrees(q, k, v, causal=True)
+
+
+# flash-attention#517, #1778, pytorch#108108: where query and key lengths differ ----------------
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "seen"),
+    [
+        (2, 5, ["11110", "11111"]),
+        (5, 2, ["00", "00", "00", "10", "11"]),
+        (3, 8, ["11111100", "11111110", "11111111"]),  # a chunk after a cached prefix
+        (1, 5, ["11111"]),  # a decode step; top-left alignment would see key 0 only
+    ],
+)
+def test_lengths_that_differ_are_aligned_at_the_bottom_right(device, queries, keys, seen):
+    q = torch.zeros(1, 1, queries, 16, device=device)  # all scores equal: weights show what is seen
+    k = torch.randn(1, 1, keys, 16, device=device)
+    v = torch.eye(keys, 16, device=device)[None, None]
+    out = flash_attention(q, k, v, causal=True)[0, 0, :, :keys].cpu()
+    assert ["".join("1" if w > 0 else "0" for w in row) for row in out] == seen
+    assert (out.sum(-1) == torch.tensor([float("1" in row) for row in seen])).all()
+
+
+# burn#4697, onnxruntime#28904: rows and tiles that see nothing ---------------------------------
+
+
+@pytest.mark.parametrize("config", EVERY_KIND.values(), ids=EVERY_KIND)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_row_that_sees_no_key_is_zero_neither_nan_nor_the_mean(device, config, dtype):
+    if usable(config):
+        q, k, _ = inputs(device, 1, 1, 40, 20, 16, dtype)
+        v = torch.full_like(k, 5.0)
+        out, lse = flash_attention(q, k, v, causal=True, return_lse=True, config=config)
+        assert (out[0, 0, :20] == 0).all()
+        torch.testing.assert_close(out[0, 0, 20:], v[0, 0], atol=TOLERANCE[dtype][0], rtol=1e-2)
+        assert (lse[0, 0, :20] == -torch.inf).all()
+        assert lse[0, 0, 20:].isfinite().all()
+
+
+@pytest.mark.parametrize("config", [TALL, DESCRIBED], ids=["pointers", "TMA"])
+def test_a_first_tile_that_a_row_does_not_see_leaves_no_trace(device, config):
+    """Rows 56 … 63 see nothing of keys 32 … 47, the first tile that their query tile visits."""
+    if usable(config):
+        q, k, _ = inputs(device, 1, 1, 64, 64)
+        v = torch.full_like(k, 5.0)
+        log = TileLog.empty(q, k, config)
+        out = agrees(q, k, v, window=8, log=log)
+        torch.testing.assert_close(out, torch.full_like(out, 5.0), atol=2e-6, rtol=0)
+        last = log.running_sum[0, 0, 1]  # (key_tiles, 32)
+        assert (last[2, 24:] == 0).all()
+        assert (log.running_max[0, 0, 1, 2, 24:] == -torch.inf).all()
+        assert (last[3, 24:] > 0).all()
+
+
+def test_no_keys_at_all(device):
+    q, k, v = inputs(device, keys=0)
+    out, lse = flash_attention(q, k, v, return_lse=True)
+    assert (out == 0).all()
+    assert (lse == -torch.inf).all()
+
+
+@pytest.mark.parametrize("empty", ["batch", "queries"])
+def test_nothing_to_do(device, empty):
+    q, k, v = inputs(device)
+    q, k, v = (q[:0], k[:0], v[:0]) if empty == "batch" else (q[:, :, :0], k, v)
+    out, lse = flash_attention(q, k, v, return_lse=True)
+    assert out.shape == q.shape
+    assert lse.shape == q.shape[:3]
+
+
+# Numbers: huge scores, equal scores, and where interpreter and GPU part ------------------------
+
+
+def test_huge_scores_stay_finite(device):
+    """Scores are whole numbers up to ±10⁴ (vllm#56578 overflowed at 5000), so q kᵀ is exact."""
+    torch.manual_seed(0)
+    q = torch.randint(-25, 26, (1, 1, 70, 16), device=device).float()
+    k = torch.randint(-25, 26, (1, 1, 70, 16), device=device).float()
+    v = torch.randn(1, 1, 70, 16, device=device)
+    q[..., 0, :], k[..., 0, :] = 25, 25  # 16 · 625
+    out, lse = flash_attention(q, k, v, scale=1.0, return_lse=True, config=SMALL)
+    expected, expected_lse = reference.attention(q, k, v, scale=1.0)
+    assert expected_lse.max() == 10000
+    torch.testing.assert_close(out.double(), expected, atol=4e-3, rtol=0)
+    torch.testing.assert_close(lse.double(), expected_lse, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_huge_scores_of_one_sign(device, sign):
+    q = torch.full((1, 1, 3, 16), 25.0, device=device)
+    v = torch.randn(1, 1, 40, 16, device=device)
+    k = torch.full_like(v, 25.0 * sign)
+    out, lse = flash_attention(q, k, v, scale=1.0, return_lse=True, config=SMALL)
+    torch.testing.assert_close(out, v.mean(2, keepdim=True).expand_as(out), atol=1e-5, rtol=0)
+    expected = torch.full_like(lse, 10000 * sign + math.log(40))
+    torch.testing.assert_close(lse, expected, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_equal_scores_give_the_mean(device, dtype):
+    q, k, v = inputs(device, 1, 1, 65, 65, 16, dtype)
+    out = agrees(q * 0, k, v)
+    expected = v.double().mean(2, keepdim=True).expand_as(out)
+    torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype][0], rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_of_small_whole_numbers_are_exact(device, dtype):
+    """triton#5895: read as raw bits, bfloat16 gives values near 10¹⁰."""
+    torch.manual_seed(0)
+    x, y = (torch.randint(-2, 3, (16, 16), device=device) for _ in range(2))
+    # q kᵀ: one key a head, so that the log-sum-exp is the score itself.
+    q = x.to(dtype).expand(1, 16, 16, 16)
+    k = y.to(dtype)[None, :, None]
+    _, lse = flash_attention(q, k, k, scale=1.0, return_lse=True)
+    torch.testing.assert_close(lse[0].T, (x @ y.T).float(), atol=1e-5, rtol=0)
+    # P V: equal weights of 1/16 over 16 keys.
+    v = y.to(dtype)[None, None]
+    out = flash_attention(v * 0, v, v)
+    assert (out.double() == y.double().mean(0)).all()
+
+
+def test_bfloat16_is_rounded_not_cut(device):
+    """(1 + 1/128 + 1 + 2/128) / 2 = 1 + 1.5/128 rounds to even, 1 + 2/128; cut, it is 1 + 1/128."""
+    v = torch.tensor([1 + 1 / 128, 1 + 2 / 128], device=device, dtype=torch.bfloat16)
+    v = v[None, None, :, None].expand(1, 1, 2, 16)
+    out = flash_attention(torch.zeros_like(v), v, v)
+    assert (out.float() == 1 + 2 / 128).all()
+
+
+def test_float32_products_are_not_tf32_unless_asked(device):
+    """1 + 2⁻¹² has 12 bits of mantissa, TF32 keeps 10; small whole numbers would hide it."""
+    q = torch.full((1, 1, 16, 16), 1 + 2**-12, device=device)
+    k = torch.ones(1, 1, 1, 16, device=device)
+    exact, cut = 16 + 16 * 2**-12, 16.0
+    _, lse = flash_attention(q, k, k, scale=1.0, return_lse=True)
+    torch.testing.assert_close(lse, torch.full_like(lse, exact), atol=1e-4, rtol=0)
+    _, lse = flash_attention(q, k, k, scale=1.0, return_lse=True, allow_tf32=True)
+    expected = exact if INTERPRETED else cut
+    torch.testing.assert_close(lse, torch.full_like(lse, expected), atol=1e-4, rtol=0)
+
+
+# Memory layout ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("config", [SMALL, DESCRIBED], ids=["pointers", "TMA"])
+def test_batch_length_heads_layout(device, config, dtype):
+    if usable(config):
+        q = torch.randn(2, 33, 4, 16, device=device).to(dtype).transpose(1, 2)
+        kv = torch.randn(2, 40, 2, 2, 16, device=device).to(dtype)
+        k, v = kv[:, :, 0].transpose(1, 2), kv[:, :, 1].transpose(1, 2)
+        out = agrees(q, k, v, causal=True, config=config)
+        assert out.stride() == q.stride()  # so that a reshape back costs no copy
+
+
+def test_any_stride(device):
+    q = torch.randn(1, 2, 16, 21, device=device).mT  # head_dim is not contiguous
+    k = torch.randn(1, 1, 1, 16, device=device).expand(1, 2, 24, 16)  # one row, repeated
+    v = torch.randn(1, 2, 48, 32, device=device)[:, :, ::2, 1::2]
+    assert not described(v)
+    agrees(q, k, v, causal=True, config=SMALL)
+
+
+def test_expanded_key_value_heads(device):
+    q, k, v = inputs(device, 6, 1, 33, 33)
+    agrees(q, k.expand(-1, 6, -1, -1), v.expand(-1, 6, -1, -1), causal=True)
+
+
+FAR = 2**30  # elements; twice that is past 32 bits
+
+
+@pytest.mark.parametrize("tma", [False, True])
+@pytest.mark.parametrize("what", ["batch", "heads", "rows"])
+def test_offsets_past_32_bits(device, what, tma, monkeypatch):
+    """Three batch rows, heads or tokens 2³⁰ elements apart: memory that is mostly never touched."""
+    config = tiles(16, 16, 4, 1, TMA=tma)
+    if not usable(config):
+        pytest.skip("no tensor descriptors on this device")
+    if INTERPRETED:  # it copies whole storages back, from the CPU to the CPU
+        monkeypatch.setattr(GridExecutor, "_restore_args_dev", lambda *_: None)
+    shape = {"batch": (3, 1, 2, 16), "heads": (1, 3, 2, 16), "rows": (1, 1, 3, 16)}[what]
+    strides = {
+        "batch": (FAR, 32, 16, 1),
+        "heads": (3 * FAR, FAR, 16, 1),
+        "rows": (3 * FAR, 3 * FAR, FAR, 1),
+    }[what]
+    memory = torch.empty(2 * FAR + 32, dtype=torch.float16, device=device)
+    far = memory.as_strided(shape, strides)
+    near = torch.randn(shape, device=device).half()
+    far.copy_(near)
+    out = flash_attention(far, far, far, causal=True, config=config)
+    expected, _ = reference.attention(near, near, near, causal=True)
+    torch.testing.assert_close(out.double(), expected, atol=2e-3, rtol=2e-3)
+
+
+# The log of tiles ------------------------------------------------------------------------------
+
+
+def online_softmax(q, k, config, **mask):
+    """Running maximum and sum by tiles, in plain torch and float64; NaN where not visited."""
+    m, n = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
+    queries, keys = q.shape[2], k.shape[2]
+    seen = reference.visible(queries, keys, **mask, device=q.device)
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1).double()
+    scores = (q.double() @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~seen, -torch.inf)
+    shape = (*q.shape[:2], math.ceil(queries / m), math.ceil(keys / n), m)
+    maxima, sums = (torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(2))
+    for i in range(shape[2]):
+        rows = slice(i * m, min(queries, (i + 1) * m))
+        there = rows.stop - rows.start
+        top = torch.full((*shape[:2], there), -torch.inf, dtype=torch.float64, device=q.device)
+        total = torch.zeros_like(top)
+        for j in range(shape[3]):
+            columns = slice(j * n, (j + 1) * n)
+            if not seen[rows, columns].any():
+                continue
+            tile = scores[:, :, rows, columns]
+            new = torch.maximum(top, tile.amax(-1))
+            base = new.nan_to_num(neginf=0.0)
+            total = total * (top - base).exp() + (tile - base[..., None]).exp().sum(-1)
+            top = new
+            maxima[:, :, i, j, :there], sums[:, :, i, j, :there] = top, total
+    return maxima, sums
+
+
+@pytest.mark.parametrize("mask", [(False, None), (True, None), (True, 20)], ids=str)
+@pytest.mark.parametrize("config", EVERY_KIND.values(), ids=EVERY_KIND)
+def test_the_log_is_the_online_softmax(device, config, mask):
+    if not usable(config):
+        pytest.skip("no tensor descriptors on this device")
+    causal, window = mask
+    q, k, v = inputs(device, 3, 1, 50, 70)
+    log = TileLog.empty(q, k, config)
+    agrees(q, k, v, causal=causal, window=window, log=log)
+    maxima, sums = online_softmax(q, k, config, causal=causal, window=window)
+    close = {"atol": 1e-5, "rtol": 1e-5, "equal_nan": True}
+    torch.testing.assert_close(log.running_max.double().cpu(), maxima, **close)
+    torch.testing.assert_close(log.running_sum.double().cpu(), sums, **close)
+    assert maxima.isnan().any()
+    if INTERPRETED or torch.version.hip:
+        assert (log.sm, log.start_ns, log.end_ns) == (None, None, None)
+    else:
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+        assert log.sm.min() >= 0
+        assert log.sm.max() < processors
+        assert log.start_ns.min() > 0
+        assert (log.end_ns >= log.start_ns).all()
+
+
+def test_a_log_in_bfloat16(device):
+    q, k, v = inputs(device, 1, 1, 40, 40, 16, torch.bfloat16)
+    log = TileLog.empty(q, k, SMALL)
+    agrees(q, k, v, causal=True, log=log)
+    maxima, _ = online_softmax(q, k, SMALL, causal=True, window=None)
+    torch.testing.assert_close(
+        log.running_max.double().cpu(), maxima, atol=1e-5, rtol=1e-5, equal_nan=True
+    )
+
+
+# Bad input -------------------------------------------------------------------------------------
+
+GOOD = torch.zeros(1, 2, 4, 16)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": GOOD[0]}, "batch, heads, length, head_dim"),
+        ({"v": GOOD[:, :, :3]}, "k and v must have the same shape"),
+        ({"q": GOOD.expand(3, -1, -1, -1)}, "same batch"),
+        ({"q": GOOD[..., :8]}, "same batch and head_dim"),
+        ({"q": GOOD.expand(1, 2, 4, 16)[:, :1]}, "multiple"),
+        ({name: torch.zeros(1, 1, 2, 257) for name in "qkv"}, "1 to 256"),
+        ({name: GOOD.double() for name in "qkv"}, "convert them first"),
+        ({"k": GOOD.half()}, "convert them first"),
+        ({"v": GOOD.to("meta")}, "on one device"),
+        ({"window": 0}, "at least 1 key, not 0"),
+        ({"scale": 0.0}, "scale must be positive"),
+        ({"scale": -1.0}, "negate q"),
+        ({"q": GOOD.clone().requires_grad_()}, "no backward"),
+        ({"config": DESCRIBED, "k": GOOD.mT.contiguous().mT}, "contiguous head_dim"),
+        ({"log": TileLog.empty(GOOD, GOOD, SMALL), "config": TALL}, "leave config out"),
+        ({"log": TileLog.empty(GOOD[:, :1], GOOD, SMALL)}, "does not fit"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_refuses_in_one_line(change, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        flash_attention(**({"q": GOOD, "k": GOOD, "v": GOOD} | change))
+    assert "\n" not in str(refusal.value)
+
+
+# Configurations and binaries -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", [*ARCHITECTURES, "sm_86", "sm_103", "interpreter"])
+def test_every_head_has_a_configuration_on_every_architecture(arch):
+    for size, head_dim, queries, tma in itertools.product(
+        (2, 4), (1, 16, 65, 80, 128, 256), (1, 500), (False, True)
+    ):
+        some = candidates(arch, size, head_dim, queries, tma=tma)
+        assert some
+        for config in some:
+            assert tma or not config.kwargs["TMA"]
+            assert not config.kwargs["TMA"] or arch.startswith(("sm_9", "sm_10"))
+            assert not config.kwargs["SPECIALIZE"] or arch.startswith("sm_10")
+
+
+def test_choose_knows_when_descriptors_cannot_read(device):
+    q, k, v = inputs(device, dtype=torch.float16)
+    odd = torch.zeros(1, 2, 16, 17, dtype=torch.float16, device=device)[..., :16]
+    assert described(k)
+    assert not described(odd)
+    assert not described(k.mT)
+    assert not described(k[:, :, :0])
+    assert not described(torch.zeros(99, dtype=k.dtype, device=device)[1:97].view(1, 1, 6, 16))
+    for some in (k, odd):
+        chosen = choose({"q_ptr": q, "k_ptr": some, "v_ptr": v, "queries": 16})
+        assert chosen
+        assert described(some) or not any(config.kwargs["TMA"] for config in chosen)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_what_ships(arch):
+    shipped, looked_at = list(cases(arch)), list(sweep(arch))
+    assert len({case.variant for case in shipped}) == len(shipped) <= 6
+    assert len({case.variant for case in looked_at}) == len(looked_at) == 10
+    assert all(case.shipped for case in shipped)
+    assert not any(case.shipped for case in looked_at)
+    for case in shipped + looked_at:
+        assert case.shape["BLOCK_M"] == case.config.kwargs["BLOCK_M"]
+        given_values = set(case.constants) | set(case.config.kwargs)
+        assert given_values == {n for n, kind in case.signature.items() if kind == "constexpr"}
+
+
+# In a child that compiles: {name: text of the assembly} for sm_90, in tiles that compile fast.
+COMPILE = """
+import json, sys, importlib.util, re
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from kernels.flash_attention_configs import case, tiles
+
+def build(kernel, dtype="bf16", log=False, **constants):
+    one = case("sm_90", dtype, 16, tiles(16, 16, 1, 1), log=log, windowed=True)
+    names, config = kernel.arg_names, one.config.kwargs
+    signature = {n: one.signature[n] for n in names}
+    constants = {n: v for n, v in (one.constants | config | constants).items() if n in names}
+    aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in one.aligned}
+    source = ASTSource(kernel, signature, constants, aligned)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 1})
+
+def kernel_of(path, name):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module._flash_attention_kernel
+
+whole, bare = kernel_of(sys.argv[1], "whole"), kernel_of(sys.argv[2], "bare")
+off = build(whole)
+print(json.dumps({
+    "off": off.asm["ptx"], "ttir": off.asm["ttir"], "bare": build(bare).asm["ptx"],
+    "on": build(whole, log=True).asm["ptx"], "ieee": build(whole, "fp32").asm["ptx"],
+    "tf32": build(whole, "fp32", PRECISION="tf32").asm["ptx"],
+}))
+"""
+
+
+class WithoutLog(ast.NodeTransformer):
+    """Takes out every `if LOG …:` of the kernel's source."""
+
+    def visit_If(self, node):
+        self.generic_visit(node)
+        names = {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
+        return None if "LOG" in names else node
+
+
+@pytest.fixture(scope="module")
+def assembly(tmp_path_factory):
+    source = Path(flash_attention_kernel.__file__)
+    bare = tmp_path_factory.mktemp("kernel") / "bare.py"
+    text = ast.unparse(WithoutLog().visit(ast.parse(source.read_text("utf-8"))))
+    assert "if LOG" not in text
+    bare.write_text(text, "utf-8")
+    child = subprocess.run(
+        [sys.executable, "-c", COMPILE, str(source), str(bare)],
+        env={**os.environ, "TRITON_INTERPRET": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    return json.loads(child.stdout.splitlines()[-1])
+
+
+def instructions(ptx):
+    """Instructions alone: no debug lines, comments, labels' files or names of temporary blocks."""
+    ptx = ptx[: ptx.index(".section")] if ".section" in ptx else ptx
+    lines = (line.split("//")[0].strip() for line in ptx.splitlines())
+    return [x for x in lines if x and not x.startswith((".loc", ".file", "$L__tmp"))]
+
+
+def test_a_log_that_is_off_costs_nothing(assembly):
+    """The binary without log is, instruction for instruction, that of a kernel which has none."""
+    off, on = instructions(assembly["off"]), instructions(assembly["on"])
+    assert off == instructions(assembly["bare"])
+    assert any("globaltimer" in line for line in on)
+    assert any("%smid" in line for line in on)
+    assert not any("globaltimer" in line or "%smid" in line for line in off)
+    stores = [sum("st.global" in line for line in lines) for lines in (off, on)]
+    assert 0 < stores[0] < stores[1]
+
+
+def test_tf32_is_in_the_binary_only_if_asked(assembly):
+    assert "tf32" in assembly["tf32"]
+    assert "tf32" not in assembly["ieee"]
+
+
+def test_every_address_is_computed_in_64_bits(assembly):
+    offsets = [line for line in assembly["ttir"].splitlines() if "tt.addptr" in line]
+    assert len(offsets) > 10
+    assert not [line for line in offsets if "i32" in line.split(" : ")[1].split(", ")[-1]]
+
+
+# The bench -------------------------------------------------------------------------------------
+
+
+def test_the_bench_agrees_with_its_peers(device):
+    found = list(rows(Bench(device, dry=True)))
+    assert [row.op for row in found] == ["flash_attention"] * 3
+    for row in found:
+        assert row.ours_ms is None
+        assert row.flops > 0
+        assert row.nbytes > 0
+        assert set(row.peers_ms) - set(row.unavailable)
+    assert {"sdpa math", "torch.compile"} <= set(found[0].peers_ms)
+    assert found[0].flops == 4 * 2 * 48 * 48 * 128 // 2
+    assert "0.8×" in AIM
