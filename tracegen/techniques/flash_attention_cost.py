@@ -51,6 +51,13 @@ class Counted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared(Event):
+    """Random inputs are in memory; what follows is timed without them."""
+
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
 class Timed(Event):
     """One call of one method. Its bytes are None where the tiles are not ours to know."""
 
@@ -84,7 +91,8 @@ class KernelTile(Event):
     path: str
     head: int
     row_tile: int
-    block: int
+    block_q: int
+    block_k: int
     maxima: tuple[float, ...]
     totals: tuple[float, ...]
     multiprocessor_measured: int | None
@@ -128,7 +136,8 @@ class Kernel(Scenario):
 
     tokens: int = 4096
     heads: int = 8
-    interpreted_tokens: int = 96
+    interpreted_tokens: int = 128
+    interpreted_heads: int = 4
 
 
 SCENARIOS = [
@@ -179,11 +188,12 @@ def count(s: Traffic) -> Iterator[Counted]:
             )
 
 
-def clock(s: Times, device: torch.device) -> Iterator[Timed]:
+def clock(s: Times, device: torch.device) -> Iterator[Event]:
     """Call every method once on the same input; what SDPA and the kernel move stays theirs."""
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     shape = (1, s.heads, s.queries, s.head_dim)
     q, k, v = random_qkv(shape, s.keys, seed=s.seed, dtype=dtype, device=device)
+    yield Prepared(str(dtype).removeprefix("torch."))
     grid = Grid(s.queries, s.keys, s.block, s.block, causal=True)
     tiled = grid.tiled_cost(s.head_dim, q.element_size()) * s.heads
     naive = grid.naive_cost(s.head_dim, q.element_size()) * s.heads
@@ -245,13 +255,14 @@ def look_inside(s: Kernel) -> Iterator[KernelTile]:
     from kernels.flash_attention import flash_attention as kernel
     from kernels.launch import INTERPRETED
 
-    tokens, heads, block = s.tokens, s.heads, 128
+    tokens, heads, block_q, block_k = s.tokens, s.heads, 128, 64
     dtype, device = torch.bfloat16, "cuda"
     if INTERPRETED:
-        tokens, heads, block, dtype, device = s.interpreted_tokens, 2, 16, torch.float32, "cpu"
+        tokens, heads, block_q, block_k = s.interpreted_tokens, s.interpreted_heads, 16, 16
+        dtype, device = torch.float32, "cpu"
     shape = (1, heads, tokens, 64)
     q, k, v = random_qkv(shape, tokens, seed=s.seed, dtype=dtype, device=device)
-    tiles = {"BLOCK_M": block, "BLOCK_N": block // 2, "PERSISTENT": False, "SPECIALIZE": False}
+    tiles = {"BLOCK_M": block_q, "BLOCK_N": block_k, "PERSISTENT": False, "SPECIALIZE": False}
     log = TileLog.empty(q, k, Config(tiles, num_warps=4, num_stages=3))
     kernel(q, k, v, causal=True, log=log)
 
@@ -268,7 +279,8 @@ def look_inside(s: Kernel) -> Iterator[KernelTile]:
                 "interpreter" if INTERPRETED else "native",
                 head,
                 i,
-                block,
+                block_q,
+                block_k,
                 tuple(maxima[head, i, visited].tolist()),
                 tuple(totals[head, i, visited].tolist()),
                 *(ran or [None] * 3),
