@@ -12,15 +12,19 @@ counted in `registers`, and is no spill.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import triton
+from triton.runtime.cache import get_cache_manager
 
 SASS_LINE = re.compile(
     r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)((?:\.\w+)*)", re.MULTILINE
@@ -69,6 +73,21 @@ class Binary:
     def spilled_bytes(self) -> int:
         """Bytes a thread that instructions write to memory for want of registers, and read back."""
         return self.spill_store_bytes + self.spill_load_bytes
+
+
+def read_binary(asm: dict[str, Any]) -> Binary:
+    """Contents of what Triton compiled: "cubin" or "amdgcn" of `asm`.
+
+    Disassembling takes longer than a compile found in Triton's cache, so that cache keeps this too.
+    """
+    code: bytes = asm["cubin"] if "cubin" in asm else asm["amdgcn"].encode()
+    key = hashlib.sha256(Path(__file__).read_bytes() + code).hexdigest()
+    kept = get_cache_manager(key)
+    if path := kept.get_file("contents.json"):
+        return Binary(**json.loads(Path(path).read_text()))
+    found = read_cubin(code) if "cubin" in asm else read_amdgcn(asm["amdgcn"])
+    kept.put(json.dumps(asdict(found)), "contents.json", binary=False)
+    return found
 
 
 def read_cubin(cubin: bytes) -> Binary:

@@ -122,21 +122,19 @@ def table_row(one: Compiled) -> tuple[str, ...]:
 def print_table(found: list[Compiled]) -> None:
     """A rich table where rich is installed, aligned text elsewhere."""
     rows = [table_row(one) for one in found]
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
     try:
         from rich.console import Console
         from rich.table import Table
     except ImportError:
-        widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
         for row in (COLUMNS, *rows):
             print("  ".join(map(str.ljust, row, widths)).rstrip())
         return
-    table = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, no_wrap=True)
+    table = Table(*COLUMNS, box=None, pad_edge=False)
     for row, one in zip(rows, found, strict=True):
         table.add_row(*row, style="red" if one.fault else None)
-    # a narrow terminal breaks lines rather than numbers
-    Console(highlight=False, width=max(Console().width, 140)).print(table)
+    # a narrow terminal may break lines, never numbers
+    Console(highlight=False, width=sum(widths) + 2 * len(widths)).print(table)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,7 +9,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels.binary import Binary, read_amdgcn, read_cubin
+from kernels.binary import Binary, read_binary
 from kernels.launch import Case, require
 from kernels.occupancy import LIMITS, Occupancy, occupancy
 
@@ -97,8 +97,7 @@ def compile_case(case: Case, arch: str) -> Compiled:
         built = triton.compile(source, target=target, options=options)
     except Exception as error:  # whatever stage refused, the table goes on and says so
         return Compiled(**about, error=first_line(error))
-    asm, made = built.asm, built.metadata
-    binary = read_cubin(asm["cubin"]) if "cubin" in asm else read_amdgcn(asm["amdgcn"])
+    made, binary = built.metadata, read_binary(built.asm)
     return Compiled(
         **about,
         threads=made.num_warps * target.warp_size,  # with the warps that specialization adds

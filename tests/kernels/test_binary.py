@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kernels.binary import KINDS, amd_bytes, read_amdgcn, read_cubin, sass_bytes
+from kernels.binary import KINDS, amd_bytes, read_amdgcn, read_binary, read_cubin, sass_bytes
 from kernels.compile import compile_all
 from kernels.occupancy import ARCHITECTURES
 
@@ -101,6 +101,20 @@ def test_an_amd_load_that_ends_in_lds_skips_the_registers():
     )
     instructions = read_amdgcn(text).instructions
     assert (instructions["async_copy"], instructions["global_load"]) == (1, 1)
+
+
+def test_a_binary_is_read_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    text = "\tds_read_b32 v1\n" + "".join(
+        f"    .{name}: 4\n"
+        for name in ("vgpr_count", "private_segment_fixed_size", "group_segment_fixed_size")
+    )
+    first = read_binary({"amdgcn": text})
+    assert first == read_amdgcn(text)
+    monkeypatch.setattr("kernels.binary.read_amdgcn", None)
+    assert read_binary({"amdgcn": text}) == first
+    with pytest.raises(TypeError):  # other code is read anew
+        read_binary({"amdgcn": text + "\tds_read_b32 v1\n"})
 
 
 def test_what_is_no_binary_is_said_to_be_none():
