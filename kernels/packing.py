@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
 from kernels.launch import require
@@ -54,6 +55,21 @@ def unpack(words: Tensor, order: tuple[int, ...] = LINEAR) -> Tensor:
     weights = torch.empty_like(slots, dtype=torch.uint8)
     weights[..., list(order)] = slots.to(torch.uint8)
     return weights.flatten(-2)
+
+
+@triton.jit
+def sixteen_plus_nibbles(words):
+    """Inside a kernel: int32 (n, w) in LINEAR order → fp32 (n, 8 w), each 16 + weight, exactly.
+
+    A nibble put on top of the mantissa of 16.0 adds itself: no conversion instruction is needed.
+    The joins cost nothing, they only name registers.
+    """
+    halves = tl.join(words, words >> 16)
+    quarters = tl.join(halves, halves >> 8)
+    nibbles = tl.join(quarters, quarters >> 4)
+    bits = ((nibbles & 0xF) << 19) | 0x41800000  # the bits of 16.0
+    shape: tl.constexpr = [words.shape[0], words.shape[1] * 8]
+    return tl.reshape(bits.to(tl.float32, bitcast=True), shape)
 
 
 def check_groups(

@@ -15,10 +15,9 @@ Two kernels. One token: each weight is used once, so plain multiply-adds; the li
 instructions it takes to unpack. More tokens: `tl.dot`, with W as its *left* operand, which Hopper
 can take from registers, and the tokens as the short side. Where the rows of W are too few to fill
 the chip, K is split over programs: partial sums in fp32, added in a fixed order by a second kernel,
-so that results do not vary from run to run.
+never by atomics, so that one configuration always gives the same bits.
 
-Unpacking: a nibble put on top of the mantissa of 16.0 is the number 16 + nibble, exactly, without
-a conversion instruction. The 16 leaves together with the zero point.
+Nibbles are unpacked as 16 + nibble; the 16 leaves together with the zero point.
 
 Source of the format: Frantar et al., "GPTQ", ICLR 2023; Lin et al., "AWQ", MLSys 2024.
 """
@@ -34,21 +33,10 @@ from torch import Tensor
 from triton import Config
 
 from kernels.launch import INTERPRETED, Case, Cases, architecture, require, tuned
-from kernels.packing import check_groups
+from kernels.packing import check_groups, sixteen_plus_nibbles
 
 OP = "w4a16_matmul"
 DTYPES = (torch.float16, torch.bfloat16)
-
-
-@triton.jit
-def _unpack(words):
-    """int32 (…, w) → fp32 (…, 8 w): 16 + nibble, lowest nibble first."""
-    halves = tl.join(words, words >> 16)
-    quarters = tl.join(halves, halves >> 8)
-    nibbles = tl.join(quarters, quarters >> 4)
-    bits = ((nibbles & 0xF) << 19) | 0x41800000  # 16.0 is 0x41800000; its ulp · 2¹⁹ is 1
-    shape: tl.constexpr = [words.shape[0], words.shape[1] * 8]
-    return tl.reshape(bits.to(tl.float32, bitcast=True), shape)
 
 
 @triton.jit
@@ -57,6 +45,19 @@ def _share(tiles, SPLITS: tl.constexpr):
     each = tl.cdiv(tiles, SPLITS)
     first = tl.program_id(2) * each
     return first, tl.minimum(first + each, tiles)
+
+
+@triton.jit
+def _groups(
+    scales_ptr, zeros_ptr, row, group, out_features, words,
+    stride_sn, stride_sg, stride_zn, stride_zg, GROUP: tl.constexpr,
+):  # fmt: skip
+    """scale and 16 + zero, fp32, of these rows and groups."""
+    live = (row < out_features) & (group * (GROUP // 8) < words)
+    group = group.to(tl.int64)
+    scale = tl.load(scales_ptr + row * stride_sn + group * stride_sg, mask=live, other=0)
+    zero = tl.load(zeros_ptr + row * stride_zn + group * stride_zg, mask=live, other=0)
+    return scale.to(tl.float32), 16 + zero.to(tl.float32)
 
 
 @triton.jit
@@ -71,34 +72,39 @@ def _one_token_kernel(
     GROUPS: tl.constexpr = BLOCK_K // GROUP
     WORDS: tl.constexpr = BLOCK_K // 8
     row = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    group = tl.arange(0, GROUPS)
+    group = tl.arange(0, GROUPS)[None, :]
     word = tl.arange(0, WORDS)
     k = tl.arange(0, BLOCK_K)
     acc = tl.zeros([BLOCK_N, GROUPS], tl.float32)
 
+    # The compiler fetches words and x early, but nothing narrower than four bytes: so the scales
+    # and zeros (BLOCK_N, GROUPS) of the next tile are loaded before this one is computed.
     first, last = _share(tl.cdiv(words, WORDS), SPLITS)
+    scale, zero = _groups(
+        scales_ptr, zeros_ptr, row[:, None], first * GROUPS + group, out_features, words,
+        stride_sn, stride_sg, stride_zn, stride_zg, GROUP,
+    )  # fmt: skip
     for tile in tl.range(first, last, num_stages=STAGES):
-        # load: words (BLOCK_N, WORDS), their scales and zeros (BLOCK_N, GROUPS), x (BLOCK_K,)
+        # load: words (BLOCK_N, WORDS), x (BLOCK_K,), and what comes next
         w = tile * WORDS + word
         packed = tl.load(
             packed_ptr + row[:, None] * stride_pn + w[None, :].to(tl.int64) * stride_pw,
             mask=(row < out_features)[:, None] & (w < words)[None, :],
             other=0,
         )
-        g = tile * GROUPS + group
-        live = (row < out_features)[:, None] & (g * (GROUP // 8) < words)[None, :]
-        g = g.to(tl.int64)[None, :]
-        scale = tl.load(scales_ptr + row[:, None] * stride_sn + g * stride_sg, mask=live, other=0)
-        zero = tl.load(zeros_ptr + row[:, None] * stride_zn + g * stride_zg, mask=live, other=0)
         at = tile * BLOCK_K + k
         x = tl.load(x_ptr + at.to(tl.int64) * stride_xk, mask=at < words * 8, other=0)
         x = tl.reshape(x.to(tl.float32), [GROUPS, GROUP])
+        next_scale, next_zero = _groups(
+            scales_ptr, zeros_ptr, row[:, None], (tile + 1) * GROUPS + group, out_features, words,
+            stride_sn, stride_sg, stride_zn, stride_zg, GROUP,
+        )  # fmt: skip
 
         # compute: Σ x (nibble − zero) = Σ x (16 + nibble) − (16 + zero) Σ x, group by group
-        weights = tl.reshape(_unpack(packed), [BLOCK_N, GROUPS, GROUP])
-        dots = tl.sum(weights * x[None, :, :], 2)
-        dots -= (16 + zero.to(tl.float32)) * tl.sum(x, 1)[None, :]
-        acc += dots * scale.to(tl.float32)
+        weights = tl.reshape(sixteen_plus_nibbles(packed), [BLOCK_N, GROUPS, GROUP])
+        dots = tl.sum(weights * x[None, :, :], 2) - zero * tl.sum(x, 1)[None, :]
+        acc += dots * scale
+        scale, zero = next_scale, next_zero
 
     # store: (BLOCK_N,)
     out = out_ptr + tl.program_id(2).to(tl.int64) * stride_os + row * stride_on
@@ -121,20 +127,25 @@ def _tokens_kernel(
     k = tl.arange(0, GROUP)
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
 
-    # A tile is one group deep: one scale and one zero a row.
+    # A tile is one group deep: one scale and one zero a row, loaded a tile ahead.
     first, last = _share(tl.cdiv(words, WORDS), SPLITS)
+    one = tl.arange(0, 1)
+    scale, zero = _groups(
+        scales_ptr, zeros_ptr, row, first + one, out_features, words,
+        stride_sn, stride_sg, stride_zn, stride_zg, GROUP,
+    )  # fmt: skip
     for group in range(first, last):
-        # load: words (BLOCK_N, WORDS), scale and zero (BLOCK_N,), x transposed (GROUP, BLOCK_M)
+        # load: words (BLOCK_N, WORDS), x transposed (GROUP, BLOCK_M), and what comes next
         w = group * WORDS + word
         packed = tl.load(
             packed_ptr + row[:, None] * stride_pn + w[None, :].to(tl.int64) * stride_pw,
             mask=(row < out_features)[:, None] & (w < words)[None, :],
             other=0,
         )
-        g = tl.full([1], group, tl.int64)
-        live = row < out_features
-        scale = tl.load(scales_ptr + row * stride_sn + g * stride_sg, mask=live, other=0)
-        zero = tl.load(zeros_ptr + row * stride_zn + g * stride_zg, mask=live, other=0)
+        next_scale, next_zero = _groups(
+            scales_ptr, zeros_ptr, row, group + 1 + one, out_features, words,
+            stride_sn, stride_sg, stride_zn, stride_zg, GROUP,
+        )  # fmt: skip
         at = group * GROUP + k
         x = tl.load(
             x_ptr + at[:, None].to(tl.int64) * stride_xk + token[None, :] * stride_xt,
@@ -145,9 +156,9 @@ def _tokens_kernel(
             x = x.to(tl.float32)
 
         # compute: exact differences, times scale, rounded to x's dtype
-        weights = _unpack(packed) - (16 + zero.to(tl.float32))[:, None]
-        weights = (weights * scale.to(tl.float32)[:, None]).to(x.dtype)
+        weights = ((sixteen_plus_nibbles(packed) - zero[:, None]) * scale[:, None]).to(x.dtype)
         acc = tl.dot(weights, x, acc, input_precision="ieee")
+        scale, zero = next_scale, next_zero
 
     # store: (BLOCK_N, BLOCK_M), transposed
     out = out_ptr + tl.program_id(2).to(tl.int64) * stride_os
@@ -168,21 +179,15 @@ def _add_partials_kernel(partial_ptr, out_ptr, numel, SPLITS: tl.constexpr, BLOC
     tl.store(out_ptr + at, acc.to(out_ptr.dtype.element_ty), mask=at < numel)
 
 
-def _one(rows: int, depth: int, stages: int, warps: int = 4) -> Config:
-    return Config({"BLOCK_N": rows, "BLOCK_K": depth, "STAGES": stages}, num_warps=warps)
-
-
-def _tile(tokens: int, rows: int, warps: int, stages: int) -> Config:
-    return Config({"BLOCK_M": tokens, "BLOCK_N": rows}, num_warps=warps, num_stages=stages)
-
-
-ONE_TOKEN_CONFIGS = [_one(16, 512, 4), _one(16, 512, 4, warps=2), _one(8, 1024, 3)]
-TOKENS_CONFIGS = [_tile(16, 64, 4, 4), _tile(64, 128, 8, 3), _tile(128, 128, 8, 3)]
-TOKENS_CONFIGS += [_tile(16, 64, 4, 2), _tile(64, 64, 4, 2)]  # where shared memory is 64 KB
-
-
-def _choose_tokens(arguments: dict[str, Any]) -> list[Config]:
-    return _tiles(arguments["tokens"], architecture(arguments["x_ptr"].device))
+ONE_TOKEN_CONFIGS = [
+    Config({"BLOCK_N": rows, "BLOCK_K": depth, "STAGES": 4}, num_warps=warps)
+    for rows, depth, warps in [(16, 512, 4), (16, 512, 2), (8, 1024, 4)]
+]
+TILES = [(16, 64, 4, 4), (64, 128, 8, 3), (128, 128, 8, 3), (16, 64, 4, 2), (64, 64, 4, 2)]
+TOKENS_CONFIGS = [
+    Config({"BLOCK_M": tokens, "BLOCK_N": rows}, num_warps=warps, num_stages=stages)
+    for tokens, rows, warps, stages in TILES
+]
 
 
 def _tiles(tokens: int, arch: str) -> list[Config]:
@@ -191,16 +196,21 @@ def _tiles(tokens: int, arch: str) -> list[Config]:
     gfx942 has two stages for its 64 KB. Before Hopper, warps that share rows of W each unpack them
     again, so tiles stay short.
     """
-    old = arch.startswith(("gfx", "sm_8"))
+    new = arch.startswith(("sm_9", "sm_10", "interpreter"))
     stages = (2,) if arch.startswith("gfx") else (3, 4)
-    sides = (16,) if tokens <= 16 else (64,) if old or tokens <= 64 else (128, 64)
+    sides = (16,) if tokens <= 16 else (128, 64) if new and tokens > 64 else (64,)
     fit = [c for c in TOKENS_CONFIGS if c.kwargs["BLOCK_M"] in sides and c.num_stages in stages]
     return sorted(fit, key=lambda config: -config.kwargs["BLOCK_M"])
 
 
 KEY = ["tokens_bucket", "out_features", "words", "GROUP", "SPLITS"]
 _one_token = tuned(_one_token_kernel, ONE_TOKEN_CONFIGS, KEY, lambda _: ONE_TOKEN_CONFIGS)
-_tokens = tuned(_tokens_kernel, TOKENS_CONFIGS, KEY, _choose_tokens)
+_tokens = tuned(
+    _tokens_kernel,
+    TOKENS_CONFIGS,
+    KEY,
+    lambda given: _tiles(given["tokens"], architecture(given["x_ptr"].device)),
+)
 
 
 def _splits(tokens: int, out_features: int, groups: int, device: torch.device) -> int:
@@ -232,8 +242,9 @@ def w4a16_matmul(
     or 128. Any strides. Returns (tokens, out) in x's dtype. Sums are fp32; with more than one token
     the unpacked weights are first rounded to x's dtype, as an unpacked checkpoint would be.
 
-    `splits` programs share the inner dimension (default: by shape and device), `config` forces a
-    tile (of ONE_TOKEN_CONFIGS for one token, else TOKENS_CONFIGS). Raises ValueError on bad input.
+    Fastest: packed contiguous, scales and zeros contiguous along *out* (as GPTQ stores them). The
+    inner dimension is shared by `splits` programs (default: by shape and device). `config` forces a
+    tile, of ONE_TOKEN_CONFIGS or else TOKENS_CONFIGS. Raises ValueError on bad input.
     """
     require(x.ndim == 2, f"{OP}: x has {x.ndim} dimensions; flatten it to (tokens, in)")
     require(x.dtype in DTYPES, f"{OP}: x is {x.dtype}; cast it to float16 or bfloat16")
@@ -241,13 +252,11 @@ def w4a16_matmul(
     require(len(devices) == 1, f"{OP}: move all inputs to one device")
     groups = check_groups(OP, packed, scales, zeros, x.shape[1], group_size)
     (tokens, _), (out_features, words) = x.shape, packed.shape
-    out = torch.empty(tokens, out_features, dtype=x.dtype, device=x.device)
+    out = x.new_empty(tokens, out_features)
     if out.numel() == 0 or words == 0:
         return out.zero_()
     splits = splits or _splits(tokens, out_features, groups, x.device)
-    partial = out[None]
-    if splits > 1:
-        partial = torch.empty(splits, *out.shape, dtype=torch.float32, device=x.device)
+    partial = out[None] if splits == 1 else out.new_empty(splits, *out.shape, dtype=torch.float32)
     kernel, launch = (_one_token_kernel, _one_token) if tokens == 1 else (_tokens_kernel, _tokens)
 
     def grid(meta: dict[str, Any]) -> tuple[int, int, int]:
@@ -269,20 +278,19 @@ def w4a16_matmul(
 
 def cases(arch: str) -> Cases:
     """bf16 and groups of 128: one token, 16 and 512 tokens, and the sum of the partials."""
-    pointers = {"x": "*bf16", "packed": "*i32", "scales": "*bf16", "zeros": "*u8", "out": "*bf16"}
-    sizes = ["tokens", "out_features", "words", "tokens_bucket"]
-    rows = [f"stride_{name}" for name in ("xt", "pn", "sn", "zn", "os", "ot")]
-    unit = [f"stride_{name}" for name in ("xk", "pw", "sg", "zg", "on")]
-    kinds = {f"{name}_ptr": kind for name, kind in pointers.items()}
-    kinds |= dict.fromkeys(sizes + rows, "i32")
-    aligned = [f"{name}_ptr" for name in pointers] + ["out_features", "words"]
-    aligned += [row for row in rows if row not in ("stride_sn", "stride_zn")]
-    constants = dict.fromkeys(unit, 1) | {"GROUP": 128, "SPLITS": 1, "WIDEN": False}
+    kinds = {"x_ptr": "*bf16", "packed_ptr": "*i32", "scales_ptr": "*bf16", "zeros_ptr": "*u8"}
+    kinds |= {"partial_ptr": "*fp32", "out_ptr": "*bf16", "tokens": "i32", "tokens_bucket": "i32"}
+    strides = [f"stride_{name}" for name in ("xt", "pn", "sg", "zg", "os", "ot")]
+    kinds |= dict.fromkeys(["out_features", "words", "numel", *strides], "i32")
+    unit = [f"stride_{name}" for name in ("xk", "pw", "sn", "zn", "on")]
+    constants = dict.fromkeys(unit, 1) | {"GROUP": 128, "SPLITS": 4, "WIDEN": False, "BLOCK": 1024}
 
     def case(variant: str, kernel: Any, config: Config, tokens: int) -> Case:
         signature = {name: kinds.get(name, "constexpr") for name in kernel.arg_names}
+        known = {name: value for name, value in constants.items() if name in signature}
+        aligned = tuple(name for name in signature if name in kinds and "tokens" not in name)
         shape = {"tokens": tokens, "out": 4096, "in": 4096}
-        return Case(OP, variant, kernel, signature, constants, config, tuple(aligned), shape=shape)
+        return Case(OP, variant, kernel, signature, known, config, aligned, shape=shape)
 
     for config in ONE_TOKEN_CONFIGS:
         variant = "one token {BLOCK_N}x{BLOCK_K}".format(**config.kwargs)
@@ -290,9 +298,4 @@ def cases(arch: str) -> Cases:
     for tokens, config in [(t, config) for t in (16, 512) for config in _tiles(t, arch)]:
         variant = "tokens {BLOCK_N}x{BLOCK_M}".format(**config.kwargs)
         yield case(variant, _tokens_kernel, config, tokens)
-    kinds = {"partial_ptr": "*fp32", "out_ptr": "*bf16", "numel": "i32"}
-    signature = {name: kinds.get(name, "constexpr") for name in _add_partials_kernel.arg_names}
-    constants = {"SPLITS": 4, "BLOCK": 1024}
-    yield Case(
-        OP, "add partials", _add_partials_kernel, signature, constants, Config({}), tuple(kinds)
-    )
+    yield case("add partials", _add_partials_kernel, Config({}), 16)

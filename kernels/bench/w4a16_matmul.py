@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -41,29 +42,25 @@ def rows(bench: Bench) -> Iterator[Row]:
         dry=[(1, 32, 256), (16, 64, 256)],
     )
     made = torch.Generator(bench.device).manual_seed(0)
+    new_integers = partial(torch.randint, generator=made, device=bench.device)
     for tokens, out_features, in_features in shapes:
-
-        def integers(*shape: int, low: int, high: int, dtype: torch.dtype) -> Tensor:
-            return torch.randint(low, high, shape, generator=made, device=bench.device, dtype=dtype)
-
         x = torch.randn(tokens, in_features, generator=made, device=bench.device).bfloat16()
-        packed = integers(
-            out_features, in_features // PER_WORD, low=-(2**31), high=2**31, dtype=torch.int32
-        )
-        groups = out_features, in_features // GROUP
-        zeros = integers(*groups, low=6, high=10, dtype=torch.uint8)
-        # Scales near 1 / (4.6 √in), where 4.6 is the spread of a nibble: so outputs are near 1.
-        scales = 0.5 + torch.rand(groups, generator=made, device=bench.device)
+        words = out_features, in_features // PER_WORD
+        packed = new_integers(-(2**31), 2**31, words, dtype=torch.int32)
+        # Contiguous along out. A nibble's spread is 4.6, so outputs are near 1.
+        groups = in_features // GROUP, out_features
+        zeros = new_integers(6, 10, groups, dtype=torch.uint8).T
+        scales = 0.5 + torch.rand(groups, generator=made, device=bench.device).T
         scales = (scales / (4.6 * in_features**0.5)).bfloat16()
         given = x, packed, scales, zeros
         weights = reference.dequantize(packed, scales, zeros, GROUP).bfloat16()
         yield bench.row(
             "w4a16_matmul",
             f"{tokens} × {in_features} → {out_features}, groups of {GROUP}, bf16",
-            ours=lambda given=given: w4a16_matmul(*given, group_size=GROUP),
+            ours=partial(w4a16_matmul, *given, group_size=GROUP),
             peers={
-                "torch.mm bf16": lambda x=x, weights=weights: torch.mm(x, weights.T),
-                "torch.compile unpack + mm": lambda given=given: compiled(*given),
+                "torch.mm bf16": partial(torch.mm, x, weights.T),
+                "torch.compile unpack + mm": partial(compiled, *given),
             },
             nbytes=nbytes(tokens, out_features, in_features),
             flops=2 * tokens * out_features * in_features,

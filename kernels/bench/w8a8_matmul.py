@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,15 +20,20 @@ def multiply_then_scale(x: Tensor, x_scale: Tensor, w: Tensor, w_scale: Tensor) 
     return (torch._int_mm(x, w.T).float() * x_scale[:, None] * w_scale).bfloat16()
 
 
-def quantize_in_torch(x: Tensor) -> Tensor:
-    """The int8 of `quantize_tokens`."""
+def int8_in_torch(x: Tensor) -> Tensor:
+    """The int8 of `quantize_tokens`, in torch."""
     return reference.quantize_tokens(x)[0]
+
+
+def int8_of(x: Tensor) -> Tensor:
+    """The int8 of ours."""
+    return quantize_tokens(x)[0]
 
 
 def rows(bench: Bench) -> Iterator[Row]:
     """Decode with 16 tokens and prefill: (tokens, out, in). Then the quantization of tokens."""
     multiply: Callable[..., Tensor] = multiply_then_scale
-    quantize: Callable[..., Tensor] = quantize_in_torch
+    quantize: Callable[..., Tensor] = int8_in_torch
     if not bench.dry:
         multiply = torch.compile(multiply, dynamic=False)
         quantize = torch.compile(quantize, dynamic=False)
@@ -48,10 +54,10 @@ def rows(bench: Bench) -> Iterator[Row]:
         yield bench.row(
             "w8a8_matmul",
             f"{tokens} × {in_features} → {out_features}, bf16 out",
-            ours=lambda given=given: w8a8_matmul(*given, out_dtype=torch.bfloat16),
+            ours=partial(w8a8_matmul, *given, out_dtype=torch.bfloat16),
             peers={
-                "torch.mm bf16": lambda dense=dense: torch.mm(dense[0], dense[1].T),
-                "torch._int_mm + scaling": lambda given=given: multiply(*given),
+                "torch.mm bf16": partial(torch.mm, dense[0], dense[1].T),
+                "torch._int_mm + scaling": partial(multiply, *given),
             },
             nbytes=(tokens + out_features) * in_features + 2 * tokens * out_features,
             flops=2 * tokens * out_features * in_features,
@@ -62,8 +68,8 @@ def rows(bench: Bench) -> Iterator[Row]:
         yield bench.row(
             "quantize_tokens",
             f"{tokens} × {in_features} bf16",
-            ours=lambda x16=x16: quantize_tokens(x16)[0],
-            peers={"torch.compile": lambda x16=x16: quantize(x16)},
+            ours=partial(int8_of, x16),
+            peers={"torch.compile": partial(quantize, x16)},
             nbytes=3 * tokens * in_features + 4 * tokens,
             flops=4 * tokens * in_features,  # magnitude, maximum, quotient, rounding
             atol=1.0,  # a compiled quotient may be one last place off, and round the other way
