@@ -231,6 +231,13 @@ def test_float32_products_are_not_rounded_to_tf32():
     assert lse.item() == pytest.approx(fine * fine, abs=1e-6)
 
 
+def test_capping_scores_by_exponentials_overflows():
+    """What models that cap scores must not do; tanh itself gives cap · tanh(5000 / 50) = 50."""
+    x = torch.tensor(5000.0) / 50
+    assert ((2 * x).exp() - 1).div((2 * x).exp() + 1).isnan()
+    assert 50 * x.tanh() == 50
+
+
 # The founding listing, run as it was.
 
 

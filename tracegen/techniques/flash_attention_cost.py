@@ -249,11 +249,9 @@ def look_inside(s: Kernel) -> Iterator[KernelTile]:
     """Run the Triton kernel, with a program for each tile of queries, and read its log."""
     if find_spec("triton") is None:  # no release for this platform
         return
-    from triton import Config  # isort: split
-
-    from kernels.flash_attention import TileLog
+    from kernels.flash_attention import TileLog  # before triton: kernels picks the interpreter
     from kernels.flash_attention import flash_attention as kernel
-    from kernels.launch import INTERPRETED
+    from kernels.launch import INTERPRETED, Config
 
     tokens, heads, block_q, block_k = s.tokens, s.heads, 128, 64
     dtype, device = torch.bfloat16, "cuda"
