@@ -63,4 +63,5 @@ def one_row(bench: Bench, batch: int, tokens: int, heads: int, kv_heads: int, he
         nbytes=2 * (2 * batch * tokens * kv_heads * head_dim + 2 * q.numel()),
         flops=4 * batch * heads * tokens * head_dim,
         aim="≥ 80 % of copy bandwidth (H200)",
+        atol=2e-3,  # a mean over many values is small
     )

@@ -47,7 +47,7 @@ def one_row(
     angle = make(new, head_dim // 2).float()
     cos = torch.cat((angle.cos(), angle.cos()), dim=-1).bfloat16()
     sin = torch.cat((-angle.sin(), angle.sin()), dim=-1).bfloat16()
-    weights = (make(head_dim), make(head_dim)) if norm else None
+    weights = (1 + make(head_dim) / 8, 1 + make(head_dim) / 8) if norm else None
     q_weight, k_weight = weights or (None, None)
     compiled = torch.compile(eager, backend="eager" if bench.dry else "inductor")
     numbers = q.numel() + k.numel()
@@ -63,5 +63,5 @@ def one_row(
         nbytes=2 * (2 * numbers + cos.numel() + sin.numel()),
         flops=(7 if norm else 3) * numbers,
         aim="as fast as torch.compile",
-        atol=8e-2,  # bf16 is rounded once here, and after each operation there
+        atol=0.15,  # bf16 is rounded once here, and after each operation there
     )

@@ -94,8 +94,8 @@ def test_strided_states_and_weights(device):
 
 def test_a_row_beyond_two_to_the_31_elements(device):
     far = torch.empty(2**31 + 64, dtype=torch.float16, device=device)  # never touched between
-    x = far.as_strided((2, 64), (2**31, 1))
-    x.copy_(normal(device, 2, 64))
+    x = far.as_strided((3, 64), (2**30, 1))  # a stride of 32 bits, an offset of more
+    x.copy_(normal(device, 3, 64))
     check(x, normal(device, 64, dtype=torch.float16, seed=1))
 
 
