@@ -144,7 +144,7 @@ def flash_attention(
     scale = 1 / math.sqrt(head_dim) if scale is None else scale
     tma = described(k) and described(v)
     require(
-        config is None or tma or not config.kwargs["TMA"],
+        config is None or tma or not config.kwargs.get("TMA"),
         "a configuration with TMA needs k and v with contiguous head_dim, aligned to 16 bytes",
     )
     if tma and not INTERPRETED:
@@ -154,7 +154,7 @@ def flash_attention(
 
     def grid(meta: dict[str, Any]) -> tuple[int]:
         tiles = batch * heads * triton.cdiv(queries, meta["BLOCK_M"])
-        return (min(tiles, processors) if meta["PERSISTENT"] else tiles,)
+        return (min(tiles, processors) if meta.get("PERSISTENT") else tiles,)
 
     logged = (
         (log.running_max, log.running_sum, log.sm, log.start_ns, log.end_ns)

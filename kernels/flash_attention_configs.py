@@ -67,7 +67,7 @@ CANDIDATES: dict[tuple[str, int], dict[int, list[Config]]] = {
     },
     ("nvidia", 4): {
         64: [tiles(64, 32, 8, 2), tiles(32, 32, 8, 2)],
-        128: [tiles(32, 32, 8, 2)],
+        128: [tiles(32, 16, 8, 2), tiles(16, 32, 8, 2)],
         256: [tiles(16, 32, 8, 2)],
     },
     ("cdna", 4): {
@@ -76,11 +76,14 @@ CANDIDATES: dict[tuple[str, int], dict[int, list[Config]]] = {
         256: [tiles(16, 32, 8, 1)],
     },
 }
-DECODE = {"cdna": [tiles(16, 64, 4, 1)], "nvidia": [tiles(16, 64, 4, 2), tiles(16, 32, 4, 3)]}
+DECODE: dict[str, dict[int, list[Config]]] = {
+    "nvidia": {128: [tiles(16, 64, 4, 2), tiles(16, 32, 4, 3)], 256: [tiles(16, 32, 4, 3)]},
+    "cdna": {128: [tiles(16, 64, 4, 1)], 256: [tiles(16, 32, 4, 1)]},
+}
 INTERPRETED_TILES = [tiles(64, 64, 4, 1)]
 CONFIGS = [
     *(config for widths in CANDIDATES.values() for some in widths.values() for config in some),
-    *(config for some in DECODE.values() for config in some),
+    *(config for widths in DECODE.values() for some in widths.values() for config in some),
 ]
 
 
@@ -92,18 +95,34 @@ def family(arch: str) -> str:
 
 
 def candidates(
-    arch: str, element_bytes: int, head_dim: int, queries: int, *, tma: bool
+    arch: str,
+    element_bytes: int,
+    head_dim: int,
+    queries: int,
+    *,
+    tma: bool,
+    windowed: bool = False,
 ) -> list[Config]:
-    """What may run, the best guess first. `tma`: the tensors can be read by descriptors."""
+    """What may run, the best guess first. `tma`: the tensors can be read by descriptors.
+
+    A window adds a third loop, with which specialized warps run out of registers.
+    """
     if arch == "interpreter":
         return INTERPRETED_TILES
     kind = family(arch)
     maker = "cdna" if kind == "cdna" else "nvidia"
-    if queries <= FEW_QUERIES and element_bytes == 2:
-        return DECODE[maker]
-    widths = CANDIDATES[maker if element_bytes == 4 else kind, element_bytes]
+    if element_bytes == 4:
+        widths = CANDIDATES[maker, 4]
+    elif queries <= FEW_QUERIES:
+        widths = DECODE[maker]
+    else:
+        widths = CANDIDATES[kind, 2]
     width = min(width for width in widths if width >= head_dim)
-    return [config for config in widths[width] if tma or not config.kwargs["TMA"]]
+    return [
+        config
+        for config in widths[width]
+        if (tma or not config.kwargs["TMA"]) and not (windowed and config.kwargs["SPECIALIZE"])
+    ]
 
 
 def described(x: Tensor) -> bool:
@@ -117,7 +136,14 @@ def choose(arguments: dict[str, Any]) -> list[Config]:
     q, k, v = arguments["q_ptr"], arguments["k_ptr"], arguments["v_ptr"]
     tma = described(k) and described(v)
     arch = architecture(q.device)
-    return candidates(arch, q.element_size(), q.shape[3], arguments["queries"], tma=tma)
+    return candidates(
+        arch,
+        q.element_size(),
+        q.shape[3],
+        arguments["queries"],
+        tma=tma,
+        windowed=arguments["WINDOWED"],
+    )
 
 
 def case(

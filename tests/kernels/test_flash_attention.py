@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triton import Config
 from triton.runtime.interpreter import GridExecutor
 
 from kernels import flash_attention_kernel, reference
@@ -42,7 +43,14 @@ def inputs(device, heads=2, kv_heads=2, queries=16, keys=16, head_dim=16, dtype=
 
 
 def agrees(q, k, v, config=None, log=None, **options):
-    """Hold output and log-sum-exp against the reference; return the output."""
+    """Hold output and log-sum-exp against the reference; return the output.
+
+    Without a configuration it is the best guess, since a GPU would else compile every candidate.
+    """
+    if config is None and log is None:
+        named = {"q_ptr": q, "k_ptr": k, "v_ptr": v, "queries": q.shape[2]}
+        named["WINDOWED"] = options.get("window") is not None
+        config = choose(named)[0]
     out, lse = flash_attention(q, k, v, return_lse=True, config=config, log=log, **options)
     expected, expected_lse = reference.attention(q, k, v, **options)
     assert out.dtype == q.dtype
@@ -70,8 +78,11 @@ def test_any_length(device, n, dtype):
     agrees(*inputs(device, 1, 1, n, n, 64, dtype), causal=True)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("head_dim", [1, 16, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize(
+    ("head_dim", "dtype"),
+    [(d, torch.bfloat16) for d in (1, 16, 64, 80, 96, 128, 256)]
+    + [(80, torch.float32), (256, torch.float32), (96, torch.float16)],
+)
 def test_any_head_dim(device, head_dim, dtype):
     agrees(*inputs(device, 1, 1, 65, 70, head_dim, dtype))
 
@@ -88,7 +99,7 @@ def test_window(device, window, config):
         agrees(*inputs(device, 1, 1, 70, 90), window=window, config=config)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("config", EVERY_KIND.values(), ids=EVERY_KIND)
 def test_every_kind_of_configuration(device, config, dtype):
     if usable(config):
@@ -110,6 +121,17 @@ def test_any_shape(queries, keys, head_dim, kv_heads, group, causal, window, con
     place = torch.device("cpu" if INTERPRETED else "cuda")
     q, k, v = inputs(place, kv_heads * group, kv_heads, queries, keys, head_dim)
     agrees(q, k, v, causal=causal, window=window, config=config)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_the_fastest_configuration(device, dtype):
+    q, k, v = inputs(device, 2, 1, 50, 50, 64, dtype)
+    out = flash_attention(q, k, v, causal=True)
+    torch.testing.assert_close(out, agrees(q, k, v, causal=True), atol=1e-2, rtol=1e-2)
+
+
+def test_block_sizes_alone_are_a_configuration(device):
+    agrees(*inputs(device), config=Config({"BLOCK_M": 16, "BLOCK_N": 16}))
 
 
 def test_scale(device):
@@ -146,7 +168,7 @@ def test_lengths_that_differ_are_aligned_at_the_bottom_right(device, queries, ke
 
 
 @pytest.mark.parametrize("config", EVERY_KIND.values(), ids=EVERY_KIND)
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_that_sees_no_key_is_zero_neither_nan_nor_the_mean(device, config, dtype):
     if usable(config):
         q, k, _ = inputs(device, 1, 1, 40, 20, 16, dtype)
@@ -264,7 +286,7 @@ def test_float32_products_are_not_tf32_unless_asked(device):
 # Memory layout ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("config", [SMALL, DESCRIBED], ids=["pointers", "TMA"])
 def test_batch_length_heads_layout(device, config, dtype):
     if usable(config):
@@ -345,7 +367,7 @@ def online_softmax(q, k, config, **mask):
     return maxima, sums
 
 
-@pytest.mark.parametrize("mask", [(False, None), (True, None), (True, 20)], ids=str)
+@pytest.mark.parametrize("mask", [(False, None), (True, 20)], ids=["full", "window"])
 @pytest.mark.parametrize("config", EVERY_KIND.values(), ids=EVERY_KIND)
 def test_the_log_is_the_online_softmax(device, config, mask):
     if not usable(config):
@@ -417,15 +439,16 @@ def test_refuses_in_one_line(change, message):
 
 @pytest.mark.parametrize("arch", [*ARCHITECTURES, "sm_86", "sm_103", "interpreter"])
 def test_every_head_has_a_configuration_on_every_architecture(arch):
-    for size, head_dim, queries, tma in itertools.product(
-        (2, 4), (1, 16, 65, 80, 128, 256), (1, 500), (False, True)
+    for size, head_dim, queries, tma, windowed in itertools.product(
+        (2, 4), (1, 16, 65, 80, 128, 256), (1, 500), (False, True), (False, True)
     ):
-        some = candidates(arch, size, head_dim, queries, tma=tma)
+        some = candidates(arch, size, head_dim, queries, tma=tma, windowed=windowed)
         assert some
         for config in some:
             assert tma or not config.kwargs["TMA"]
             assert not config.kwargs["TMA"] or arch.startswith(("sm_9", "sm_10"))
             assert not config.kwargs["SPECIALIZE"] or arch.startswith("sm_10")
+            assert not config.kwargs["SPECIALIZE"] or not windowed
 
 
 def test_choose_knows_when_descriptors_cannot_read(device):
@@ -437,7 +460,7 @@ def test_choose_knows_when_descriptors_cannot_read(device):
     assert not described(k[:, :, :0])
     assert not described(torch.zeros(99, dtype=k.dtype, device=device)[1:97].view(1, 1, 6, 16))
     for some in (k, odd):
-        chosen = choose({"q_ptr": q, "k_ptr": some, "v_ptr": v, "queries": 16})
+        chosen = choose({"q_ptr": q, "k_ptr": some, "v_ptr": v, "queries": 16, "WINDOWED": False})
         assert chosen
         assert described(some) or not any(config.kwargs["TMA"] for config in chosen)
 
