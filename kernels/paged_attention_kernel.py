@@ -30,7 +30,7 @@ def paged_attention_kernel(
     kv_head = (tile // group_tiles).to(tl.int64)
     member = tile % group_tiles * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
     head = kv_head * GROUP + member
-    dim = tl.arange(0, BLOCK_DIM)
+    dim = tl.arange(0, BLOCK_DIM).to(tl.int64)
     real_row = (member < GROUP)[:, None]
     real_dim = dim < HEAD_DIM
 
@@ -60,8 +60,8 @@ def paged_attention_kernel(
         # Slots past the end may hold NaN, and 0 · NaN is NaN: they are never loaded.
         token = start + tl.arange(0, BLOCK_TOKENS)
         held = token < end
-        block = tl.load(table_ptr + token // BLOCK_SIZE * stride_table_block, mask=held, other=0)
-        block, slot = block.to(tl.int64), token % BLOCK_SIZE
+        index, slot = (token // BLOCK_SIZE).to(tl.int64), (token % BLOCK_SIZE).to(tl.int64)
+        block = tl.load(table_ptr + index * stride_table_block, mask=held, other=0).to(tl.int64)
         key_at = block * stride_key_block + slot * stride_key_slot
         value_at = block * stride_value_block + slot * stride_value_slot
         k = tl.load(

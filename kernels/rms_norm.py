@@ -42,7 +42,7 @@ def _rms_norm_kernel(
     """Grid (tiles of rows,). x, residual: (outer, inner, WIDTH); out, sum: (rows, WIDTH)."""
     row = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     outer, inner = (row // inner_rows)[:, None], (row % inner_rows)[:, None]
-    column = tl.arange(0, BLOCK_WIDTH)
+    column = tl.arange(0, BLOCK_WIDTH).to(tl.int64)
     real = (row < rows)[:, None] & (column < WIDTH)
     out_at = row[:, None] * WIDTH + column
 

@@ -44,7 +44,7 @@ def _turn(
     """Turn BLOCK_HEADS heads of one token. cos_ptr and sin_ptr point at its row of the tables."""
     HALF: tl.constexpr = HEAD_DIM // 2
     head = (tile * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)).to(tl.int64)[:, None]
-    low = tl.arange(0, BLOCK_HALF)
+    low = tl.arange(0, BLOCK_HALF).to(tl.int64)
     high = low + HALF
     real = low < HALF
     mask = (head < heads) & real

@@ -96,7 +96,11 @@ def test_a_row_beyond_two_to_the_31_elements(device):
     far = torch.empty(2**31 + 64, dtype=torch.float16, device=device)  # never touched between
     x = far.as_strided((3, 64), (2**30, 1))  # a stride of 32 bits, an offset of more
     x.copy_(normal(device, 3, 64))
-    check(x, normal(device, 64, dtype=torch.float16, seed=1))
+    weight = normal(device, 64, dtype=torch.float16, seed=1)
+    check(x, weight)
+    by_column = far.as_strided((1, 64), (1, 2**31 // 63 + 1))
+    by_column.copy_(normal(device, 1, 64))
+    check(by_column, weight)
 
 
 def test_every_configuration_gives_the_same_and_so_does_the_tuned_one(device):
