@@ -31,6 +31,7 @@ TILE = 2048  # numbers a program takes at least: several short rows, or one long
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
+# --8<-- [start:kernel]
 @triton.jit
 def _rms_norm_kernel(
     x_ptr, residual_ptr, weight_ptr, out_ptr, sum_ptr, rows, inner_rows, eps,
@@ -66,6 +67,8 @@ def _rms_norm_kernel(
     # Store.
     tl.store(out_ptr + out_at, y.to(out_ptr.dtype.element_ty), mask=real)
 
+
+# --8<-- [end:kernel]
 
 CONFIGS = [Config({}, num_warps=warps) for warps in (2, 4, 8, 16, 32)]
 

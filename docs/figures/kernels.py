@@ -103,7 +103,7 @@ def block_sizes(trace: Trace, t: Text, variant: str | None) -> View:
         y=alt.Y(
             "blocks:Q",
             title=t("blocks per multiprocessor", "每个 SM 可驻留的线程块数"),
-            axis=alt.Axis(values=list(range(0, 1 + max(row["blocks"] for row in rows)))),
+            axis=alt.Axis(values=list(range(1 + max(row["blocks"] for row in rows))), format="d"),
         ),
         x=alt.X(
             "tile:N",
@@ -193,10 +193,10 @@ def shared_memory(trace: Trace, t: Text, variant: str | None) -> View:
     )
     strip = (
         alt.Chart(alt.InlineData(values=rows, name="shipped"))
-        .mark_point(filled=True, size=75, opacity=0.75, color=theme.PREFILL)
+        .mark_point(filled=True, size=75, opacity=0.7, color=theme.ACCEPTED)
         .encode(
             x=x,
-            y=alt.Y("op:N", sort=order, title=None, axis=alt.Axis(minExtent=92)),
+            y=alt.Y("op:N", sort=order, title=None, axis=alt.Axis(minExtent=92, labelPadding=10)),
             tooltip=[
                 alt.Tooltip("kernel:N", title=t("kernel", "内核")),
                 alt.Tooltip("kib:Q", title="KiB", format=".3~f"),

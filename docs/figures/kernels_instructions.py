@@ -86,7 +86,7 @@ def instructions(trace: Trace, t: Text, variant: str | None) -> View:
         for row in found
         for kind, label in kinds.items()
     ]
-    colors = [theme.ACCEPTED, theme.CACHED, theme.DECODE, theme.PREFILL, theme.IDLE]
+    colors = [theme.ACCEPTED] + 4 * [theme.COMMUNICATION]
     chart = (
         alt.Chart(alt.InlineData(values=rows, name="instructions"))
         .mark_bar()
@@ -102,6 +102,7 @@ def instructions(trace: Trace, t: Text, variant: str | None) -> View:
                 "device:N",
                 sort=[f"{row['device']}: {core_names(row)}" for row in found],
                 title=None,
+                header=alt.Header(labelOrient="top", labelPadding=4),
             ),
         )
         .properties(height=84)
@@ -123,11 +124,11 @@ def instructions(trace: Trace, t: Text, variant: str | None) -> View:
         ),
         kind="counted",
         notice=t(
-            "For each architecture, the first shipped kernel that uses tensor cores; sizes of tiles "
+            "Green multiplies, pink moves data. For each architecture, the first shipped kernel that uses tensor cores; sizes of tiles "
             "are chosen for each. Counts are of instructions in the binary, however often a loop "
             "runs them. One HGMMA does the work of many HMMA: a whole warp group multiplies, "
             "straight from shared memory.",
-            "每种架构取第一个用到张量核心的正式内核，分块大小各自选定。条数是二进制里的静态条数，与循环执行多少次无关。"
+            "绿色做乘法，粉色搬数据。每种架构取第一个用到张量核心的正式内核，分块大小各自选定。条数是二进制里的静态条数，与循环执行多少次无关。"
             "一条 HGMMA 抵得上许多条 HMMA：整个线程束组一起做乘法，操作数直接取自共享内存。",
         ),
         columns={

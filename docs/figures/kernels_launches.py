@@ -16,7 +16,7 @@ KERNEL_NAMES = {
     "pow": ("square", "平方"),
     "mean": ("mean of a row", "按行求均值"),
     "add": ("add epsilon", "加 ε"),
-    "rsqrt": ("1 / root", "开方取倒数"),
+    "rsqrt": ("reciprocal root", "开方取倒数"),
     "mul": ("multiply", "相乘"),
     "sub": ("subtract zero", "减零点"),
     "arange": ("shift amounts", "生成移位量"),
@@ -105,10 +105,9 @@ def launches(trace: Trace, t: Text, variant: str | None) -> View:
     return View(
         chart,
         title=t(
-            f"{count} launches move {bytes_text(eager)}; one fused kernel moves {bytes_text(fused)}, "
-            f"{times}× less",
-            f"{count} 个内核共搬运 {bytes_text(eager)}；融合成一个只搬 {bytes_text(fused)}，"
-            f"前者是后者的 {times} 倍",
+            f"{count} launches move {bytes_text(eager)} where one fused kernel moves "
+            f"{bytes_text(fused)}: {times} times as much",
+            f"{count} 个内核共搬运 {bytes_text(eager)}，融合成一个只搬 {bytes_text(fused)}：相差 {times} 倍",
         ),
         kind="counted",
         notice=t(

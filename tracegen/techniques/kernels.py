@@ -221,7 +221,8 @@ def launches(s: Eager) -> Generator[Event, None, None]:
         )
         groups = torch.rand(2, s.width, s.width // s.group, generator=random).to(x.dtype)
         operands = [x[0], packed, groups[0], groups[1].clone()]
-    with CountLaunches() as counter:
+    # in inference mode torch would name some operations otherwise
+    with torch.inference_mode(False), torch.no_grad(), CountLaunches() as counter:
         result = EAGER[s.op](*operands)
     yield from counter.launches
     read = sum(tensor.numel() * tensor.itemsize for tensor in operands)
