@@ -135,7 +135,7 @@ def test_generate(tiny_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["record", "--only", "magic"], "no technique 'magic'; there are: kv_cache, prefill"),
+        (["record", "--only", "magic"], "no technique 'magic'; there are: flash_attention, "),
         (["record", "--device", "toaster"], "device 'toaster' cannot be used here"),
         (["record", "--model", "/no/such/model", "--force"], "/no/such/model"),
         (["generate", ""], "the prompt is empty"),
@@ -189,7 +189,8 @@ def test_ctrl_c_says_what_was_finished_and_leaves_whole_files(tmp_path, tiny_pat
         "sys.exit(main(sys.argv[1:]))\n"
     )
     out = tmp_path / "traces"
-    arguments = ["record", "--out", str(out), "--model", str(tiny_path), "--device", "cpu"]
+    arguments = ["record", "--only", "kv_cache,prefill_decode", "--out", str(out)]
+    arguments += ["--model", str(tiny_path), "--device", "cpu"]
     process = subprocess.Popen(
         [sys.executable, str(script), *arguments],
         cwd=ROOT,

@@ -41,7 +41,7 @@ def test_the_kernel_sees_what_torch_sees(starts, new):
 
 
 def test_tokens_in_float32_are_the_same_with_either():
-    model, answers = tiny_model(), []
+    model, answers = tiny_model(dtype=torch.float32), []
     for prepare in (sdpa, flash):
         model._attention = prepare
         cache, tokens = new_cache(model, 24, batch=2), []
