@@ -179,6 +179,7 @@ def remembered(
         }
         for row in attended
     ]
+    low = min(0.0, *(value[field] for value in values))
     high = 1.25 * max(value[field] for value in values)
     base = (
         alt.Chart(alt.InlineData(values=values, name="remembered"))
@@ -193,7 +194,7 @@ def remembered(
             y=alt.Y(
                 f"{field}:Q",
                 title=title,
-                scale=alt.Scale(domain=[0, high], nice=False),
+                scale=alt.Scale(domain=[low, high], nice=False),
                 axis=alt.Axis(tickCount=3),
             ),
         )

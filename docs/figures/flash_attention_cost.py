@@ -36,6 +36,14 @@ def theorem_bytes(row: dict[str, Any], on_chip_bytes: int) -> float:
     return float((row["tokens"] * row["head_dim"]) ** 2 / (on_chip_bytes / e) * e)
 
 
+def shades(first: str, last: str, count: int) -> list[str]:
+    """`count` colours from one to the other, both "#rrggbb"."""
+    ends = [[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in (first, last)]
+    steps = [n / max(1, count - 1) for n in range(count)]
+    mixed = [[round(a + (b - a) * s) for a, b in zip(*ends, strict=True)] for s in steps]
+    return ["#" + "".join(f"{part:02x}" for part in color) for color in mixed]
+
+
 @figure()
 def traffic(trace: Trace, t: Text, variant: str | None) -> View:
     """Bytes to and from memory against length: naive, and tiled for sizes of on-chip memory."""
@@ -71,7 +79,7 @@ def traffic(trace: Trace, t: Text, variant: str | None) -> View:
         scale=alt.Scale(type="log", domain=[low, high], nice=False),
         axis=alt.Axis(values=decades(low, high), format="~g"),
     )
-    colors = [theme.REJECTED, theme.COMMUNICATION, theme.DECODE, theme.CACHED, theme.PREFILL]
+    colors = [theme.REJECTED, *shades(theme.CACHED, theme.PREFILL, len(sizes))]
     shapes = ["triangle", "diamond", "square", "cross", "circle"]
     shown = list(names.values())
     curves = (
@@ -82,7 +90,7 @@ def traffic(trace: Trace, t: Text, variant: str | None) -> View:
             y=y,
             color=alt.Color(
                 "way:N",
-                scale=alt.Scale(domain=shown, range=colors[: len(shown)]),
+                scale=alt.Scale(domain=shown, range=colors),
                 title=None,
                 legend=alt.Legend(columns=2),
             ),
@@ -106,7 +114,7 @@ def traffic(trace: Trace, t: Text, variant: str | None) -> View:
         alt.layer(theorem, label, curves).properties(height=300),
         title=t(
             f"At {longest:,} tokens writing the scores out moves {bytes_text(moved[0, longest])} per "
-            f"head, tiles move {bytes_text(least)}: {significant(moved[0, longest] / least, 2)}× less",
+            f"head; tiles move {bytes_text(least)}, 1/{significant(moved[0, longest] / least, 2)} of it",
             f"{longest:,} 个 token 时，把分数写出再读回，每个头要搬 {bytes_text(moved[0, longest])}；"
             f"分块只搬 {bytes_text(least)}，是前者的 1/{significant(moved[0, longest] / least, 2)}",
         ),
@@ -210,8 +218,8 @@ def times(trace: Trace, t: Text, variant: str | None) -> View:
     winner = {"kernel": t("our Triton kernel", "本站的 Triton 内核"), "sdpa": "torch SDPA"}
     if device is None:
         title = t(
-            f"At {longest:,} tokens {winner[best]} takes 1/{gain} of the time of naive attention here",
-            f"{longest:,} 个 token 时，在这台机器上 {winner[best]} 的耗时是朴素实现的 1/{gain}",
+            f"At {longest:,} tokens {winner[best]} is {gain}× as fast here as naive attention",
+            f"{longest:,} 个 token 时，在这台机器上 {winner[best]} 的速度是朴素实现的 {gain} 倍",
         )
     else:
         title = t(
@@ -247,7 +255,7 @@ def times(trace: Trace, t: Text, variant: str | None) -> View:
                 "way:N",
                 scale=theme.color_scale({present[key]: look[key][0] for key in present}),
                 title=None,
-                legend=alt.Legend(columns=2),
+                legend=alt.Legend(columns=1),
             ),
             shape=alt.Shape(
                 "way:N",

@@ -10,6 +10,7 @@ import altair as alt
 from docs.figures import theme
 from docs.figures.api import Text, View, figure
 from docs.figures.units import significant
+from tracegen.score_grid import Grid
 from tracegen.trace import Trace
 
 PROCESSORS = 8  # of the modelled schedule: few enough to be seen one by one
@@ -17,13 +18,25 @@ PROCESSORS = 8  # of the modelled schedule: few enough to be seen one by one
 
 def programs(trace: Trace) -> list[dict[str, Any]]:
     """One row a program of the kernel, of the last repeat: head, tile, visited tiles of keys, and
-    natively the multiprocessor, start and end."""
-    return trace.query(
+    natively the multiprocessor, start and end. Where Triton does not run: what it would visit."""
+    found = trace.query(
         """SELECT head, row_tile, len(maxima) AS visited, multiprocessor_measured AS sm,
                   started_ns, ended_ns
            FROM trace WHERE event = 'KernelTile' AND repeat = (SELECT max(repeat) FROM trace)
            ORDER BY step"""
     )
+    return found or planned(trace.meta["scenarios"]["kernel"])
+
+
+def planned(scenario: dict[str, Any]) -> list[dict[str, Any]]:
+    """The programs of the interpreter's input."""
+    tokens, block = scenario["interpreted_tokens"], scenario["interpreted_block"]
+    grid = Grid(tokens, tokens, block, block, causal=True)
+    return [
+        {"head": head, "row_tile": i, "visited": len(grid.column_tiles(rows)), "sm": None}
+        for head in range(scenario["interpreted_heads"])
+        for i, rows in enumerate(grid.row_tiles())
+    ]
 
 
 def list_schedule(found: list[dict[str, Any]], processors: int, *, longest_first: bool) -> None:
@@ -169,11 +182,10 @@ def schedule_notice(found: list[dict[str, Any]], measured: bool, t: Text) -> str
             "内核自己记下了所在的多处理器和 GPU 计时器的读数（分辨率可能只有 1 微秒）。",
         )
     return said + t(
-        f"The tiles are those that the kernel visited under Triton's interpreter. When and where is modelled: "
-        f"{PROCESSORS} multiprocessors, one program at a time on each, head after head to the first that is free, one "
-        "unit of time per tile of keys. On an NVIDIA GPU the recording holds the real ones.",
-        f"分块来自 Triton 解释器下内核的实际访问；何时、在哪里运行则是推算：{PROCESSORS} 个多处理器，每个同时只跑一个程序，"
-        "按头依次派给最先空闲的一个，每个键分块算一个时间单位。在 NVIDIA GPU 上录制，就能看到真实的排布。",
+        "The programs and the tiles they visit are the kernel's; when and where they run is modelled: head after head, each program goes "
+        f"to the first free one of {PROCESSORS} multiprocessors, and a tile of keys takes one unit of time.",
+        "程序和它们访问的分块取自内核；何时、在哪里运行则是推算：按头的顺序，依次把程序派给 "
+        f"{PROCESSORS} 个多处理器中最先空闲的一个，每个键分块算一个时间单位。",
     )
 
 
@@ -202,7 +214,7 @@ def rounding(trace: Trace, t: Text, variant: str | None) -> View:
             x=alt.X(
                 "spread:O",
                 sort=[f"{spread:g}" for spread in spreads],
-                title=t("spread", "标准差"),
+                title=t("spread of scores", "分数标准差"),
                 axis=alt.Axis(labelAngle=0),
             ),
             y=alt.Y(
@@ -217,7 +229,7 @@ def rounding(trace: Trace, t: Text, variant: str | None) -> View:
                     {
                         names["two-pass"]: theme.REJECTED,
                         names["online"]: theme.PREFILL,
-                        names["online, narrow state"]: theme.DECODE,
+                        names["online, narrow state"]: theme.CACHED,
                     }
                 ),
                 title=None,
@@ -234,7 +246,7 @@ def rounding(trace: Trace, t: Text, variant: str | None) -> View:
                 "dtype:N", title=None, sort=["float32", "float16", "bfloat16"], columns=3
             ),
         )
-        .properties(height=230)
+        .properties(height=230, title=t("largest error, by dtype", "最大误差，按精度"))
     )
     return View(
         chart,
@@ -251,9 +263,9 @@ def rounding(trace: Trace, t: Text, variant: str | None) -> View:
         notice=t(
             "Random inputs, largest error of any output against float64; the same inputs in each dtype. Two "
             "passes round every score when they store it. Tiles keep scores on the chip in float32, and "
-            "would lose that advantage with their state in 16 bits (orange). In float32 all three agree.",
+            "would lose that advantage with their state in 16 bits (pale blue). In float32 all three agree.",
             "随机输入，取所有输出相对 float64 的最大误差，各精度用同一组输入。两遍法把每个分数存下来时都要舍入一次；"
-            "分块时分数留在片上、保持 float32。若状态也只用 16 位（橙色），这个优势就没了。float32 下三者一致。",
+            "分块时分数留在片上、保持 float32。若状态也只用 16 位（浅蓝），这个优势就没了。float32 下三者一致。",
         ),
         columns={
             "way": t("softmax", "softmax"),

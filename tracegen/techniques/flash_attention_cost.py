@@ -135,9 +135,10 @@ class Kernel(Scenario):
     """The Triton kernel with its tile log; the interpreter gets the small input."""
 
     tokens: int = 4096
-    heads: int = 8
+    heads: int = 16
     interpreted_tokens: int = 128
     interpreted_heads: int = 4
+    interpreted_block: int = 16
 
 
 SCENARIOS = [
@@ -256,7 +257,8 @@ def look_inside(s: Kernel) -> Iterator[KernelTile]:
     tokens, heads, block_q, block_k = s.tokens, s.heads, 128, 64
     dtype, device = torch.bfloat16, "cuda"
     if INTERPRETED:
-        tokens, heads, block_q, block_k = s.interpreted_tokens, s.interpreted_heads, 16, 16
+        tokens, heads = s.interpreted_tokens, s.interpreted_heads
+        block_q = block_k = s.interpreted_block
         dtype, device = torch.float32, "cpu"
     shape = (1, heads, tokens, 64)
     q, k, v = random_qkv(shape, tokens, seed=s.seed, dtype=dtype, device=device)
