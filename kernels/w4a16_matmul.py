@@ -175,7 +175,6 @@ def _add_partials_kernel(partial_ptr, out_ptr, numel, SPLITS: tl.constexpr, BLOC
     for _ in tl.static_range(SPLITS):
         acc += tl.load(partial_ptr + at, mask=at < numel, other=0)
         partial_ptr += numel
-    # store
     tl.store(out_ptr + at, acc.to(out_ptr.dtype.element_ty), mask=at < numel)
 
 
