@@ -37,7 +37,7 @@ def tiles(m: int, n: int, warps: int, stages: int, **variant: bool) -> Config:
 # (family, bytes an element) -> head_dim at most -> candidates, the best guess first.
 CANDIDATES: dict[tuple[str, int], dict[int, list[Config]]] = {
     ("ampere", 2): {
-        64: [tiles(128, 64, 8, 3), tiles(64, 64, 4, 3)],
+        64: [tiles(128, 64, 8, 3), tiles(64, 32, 4, 3)],
         128: [tiles(64, 32, 4, 3)],
         256: [tiles(64, 32, 8, 2)],
     },
@@ -67,17 +67,17 @@ CANDIDATES: dict[tuple[str, int], dict[int, list[Config]]] = {
     },
     ("nvidia", 4): {
         64: [tiles(64, 32, 8, 2), tiles(32, 32, 8, 2)],
-        128: [tiles(32, 16, 8, 2), tiles(16, 32, 8, 2)],
-        256: [tiles(16, 32, 8, 2)],
+        128: [tiles(32, 16, 8, 2)],
+        256: [tiles(16, 16, 8, 2)],
     },
     ("cdna", 4): {
         64: [tiles(64, 32, 8, 1)],
         128: [tiles(32, 32, 8, 1)],
-        256: [tiles(16, 32, 8, 1)],
+        256: [tiles(32, 16, 8, 1)],
     },
 }
 DECODE: dict[str, dict[int, list[Config]]] = {
-    "nvidia": {128: [tiles(16, 64, 4, 2), tiles(16, 32, 4, 3)], 256: [tiles(16, 32, 4, 3)]},
+    "nvidia": {64: [tiles(16, 64, 4, 2), tiles(16, 32, 4, 3)], 256: [tiles(16, 32, 4, 3)]},
     "cdna": {128: [tiles(16, 64, 4, 1)], 256: [tiles(16, 32, 4, 1)]},
 }
 INTERPRETED_TILES = [tiles(64, 64, 4, 1)]
