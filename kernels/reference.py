@@ -1,4 +1,4 @@
-"""What every op must compute, in plain torch and in float64: shared by tests, benches, techniques."""
+"""What every op must compute, in plain torch and float64: shared by tests and techniques."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """softmax(scale · q kᵀ) v and its log-sum-exp, both float64.
 
-    q: (batch, heads, queries, head_dim); k, v: (batch, kv_heads, keys, head_dim); query head h reads
-    key/value head h // (heads / kv_heads). `scale` defaults to 1/√head_dim. A query that sees no key
-    gives 0, and -inf as its log-sum-exp. Returns (batch, heads, queries, head_dim) and
+    q: (batch, heads, queries, head_dim); k, v: (batch, kv_heads, keys, head_dim); query head h
+    reads key/value head h // (heads / kv_heads). `scale` defaults to 1/√head_dim. A query that sees
+    no key gives 0, and -inf as its log-sum-exp. Returns (batch, heads, queries, head_dim) and
     (batch, heads, queries).
     """
     q, k, v = q.double(), k.double(), v.double()
