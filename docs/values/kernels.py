@@ -81,21 +81,6 @@ def norm_fused(trace: Trace, t: Text) -> str:
 
 
 @value("counted")
-def norm_times(trace: Trace, t: Text) -> str:
-    return times(trace, "rms_norm")
-
-
-@value("counted")
-def weights_launches(trace: Trace, t: Text) -> str:
-    return str(len(launch_rows(trace, "w4a16")) - 1)
-
-
-@value("counted")
-def weights_eager(trace: Trace, t: Text) -> str:
-    return form_bytes(trace, "w4a16", 0)
-
-
-@value("counted")
 def weights_fused(trace: Trace, t: Text) -> str:
     return form_bytes(trace, "w4a16", 1)
 
@@ -262,8 +247,7 @@ def worst_registers(trace: Trace, t: Text) -> str:
 def most_registers(trace: Trace, t: Text) -> str:
     """The most that any NVIDIA binary, shipped or swept, was given."""
     rows = trace.query(
-        """SELECT max(registers) AS most FROM trace
-           WHERE event = 'Compiled' AND arch LIKE 'sm_%'"""
+        "SELECT max(registers) AS most FROM trace WHERE event = 'Compiled' AND arch LIKE 'sm_%'"
     )
     return str(rows[0]["most"])
 
