@@ -99,7 +99,11 @@ def block_sizes(trace: Trace, t: Text, variant: str | None) -> View:
     limit = alt.Chart(alt.InlineData(values=[{"registers": top}], name="limit")).mark_rule(
         strokeDash=[4, 3], color=theme.MUTED
     )
-    blocks = base.mark_bar().encode(
+    blocks = base.mark_bar(strokeWidth=1.25).encode(
+        stroke=verdict_encodings(t)["color"],
+        fillOpacity=alt.condition(  # hollow, so that colour does not say it alone
+            f"datum.verdict == '{names['fits']}'", alt.value(1), alt.value(0.2)
+        ),
         y=alt.Y(
             "blocks:Q",
             title=t("blocks per multiprocessor", "每个 SM 可驻留的线程块数"),
