@@ -175,3 +175,41 @@ def test_listing_multiplies_offsets_in_32_bits():
     out = torch.zeros(2, dtype=torch.int64, device=DEVICE)
     _offsets_kernel[(1,)](out, 2**20, 4096)
     assert out.tolist() == [0, 2**32]
+
+
+# Where the interpreter is not the GPU.
+
+
+@triton.jit
+def _dot_kernel(x_ptr, y_ptr, out_ptr):
+    row = tl.arange(0, 16)
+    at = row[:, None] * 16 + row[None, :]
+    product = tl.dot(tl.load(x_ptr + at), tl.load(y_ptr + at))
+    tl.store(out_ptr + at, product)
+
+
+def dot(dtype, value):
+    x = torch.full((16, 16), value, dtype=dtype, device=DEVICE)
+    y = torch.eye(16, dtype=dtype, device=DEVICE)
+    out = torch.zeros(16, 16, device=DEVICE)
+    _dot_kernel[(1,)](x, y, out)
+    return out[0, 0].item()
+
+
+def test_bfloat16_in_a_dot():
+    """2.0 is the pattern 0x4000 and 1.0 is 0x3F80: the interpreter multiplies those."""
+    assert dot(torch.bfloat16, 2.0) == (0x4000 * 0x3F80 if INTERPRETED else 2.0)
+
+
+def test_tf32_in_a_dot():
+    exact = 1 + 2.0**-12
+    assert (dot(torch.float32, exact) == exact) == INTERPRETED
+    assert dot(torch.float32, 2.0) == 2.0  # a small whole number hides it
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "w4a16"])
+def test_inference_mode_names_the_same_operations(op):
+    scenario = next(s for s in EAGER if s.name == op)
+    expected = list(run(scenario))
+    with torch.inference_mode():
+        assert list(run(scenario)) == expected
