@@ -8,8 +8,9 @@ import altair as alt
 
 from docs.figures import theme
 from docs.figures.api import Text, View, figure
+from docs.figures.axes import decades_y, doubling_x
 from docs.figures.flash_attention_kernel import rounding, schedule
-from docs.figures.passes import DEVICES, decades, element_bytes
+from docs.figures.passes import DEVICES, element_bytes
 from docs.figures.units import bytes_text, significant
 from tracegen.roofline import Device, datasheet_devices
 from tracegen.trace import Trace
@@ -67,18 +68,8 @@ def traffic(trace: Trace, t: Text, variant: str | None) -> View:
     ]
     moved = {(row["on_chip_bytes"], row["tokens"]): row["moved"] for row in found}
     low, high = min(p["mb"] for p in points + line) / 1.6, max(p["mb"] for p in points) * 1.6
-    x = alt.X(
-        "tokens:Q",
-        title=t("tokens", "token 数"),
-        scale=alt.Scale(type="log", base=2, nice=False),
-        axis=alt.Axis(values=sorted({p["tokens"] for p in points})),
-    )
-    y = alt.Y(
-        "mb:Q",
-        title=t("bytes moved per head (MB)", "每个头搬运的字节 (MB)"),
-        scale=alt.Scale(type="log", domain=[low, high], nice=False),
-        axis=alt.Axis(values=decades(low, high), format="~g"),
-    )
+    x = doubling_x("tokens", t("tokens", "token 数"), {p["tokens"] for p in points})
+    y = decades_y("mb", t("bytes moved per head (MB)", "每个头搬运的字节 (MB)"), low, high)
     colors = [theme.REJECTED, *shades(theme.CACHED, theme.PREFILL, len(sizes))]
     shapes = ["triangle", "diamond", "square", "cross", "circle"]
     shown = list(names.values())
@@ -239,17 +230,9 @@ def times(trace: Trace, t: Text, variant: str | None) -> View:
         alt.Chart(alt.InlineData(values=points, name="times"))
         .mark_line(point=alt.OverlayMarkDef(size=50, filled=True))
         .encode(
-            x=alt.X(
-                "tokens:Q",
-                title=t("tokens", "token 数"),
-                scale=alt.Scale(type="log", base=2, nice=False),
-                axis=alt.Axis(values=sorted({p["tokens"] for p in points})),
-            ),
-            y=alt.Y(
-                "ms:Q",
-                title=t(f"time, {heads} heads (ms)", f"耗时，{heads} 个头 (ms)"),
-                scale=alt.Scale(type="log", domain=[low, high], nice=False),
-                axis=alt.Axis(values=decades(low, high), format="~g"),
+            x=doubling_x("tokens", t("tokens", "token 数"), {p["tokens"] for p in points}),
+            y=decades_y(
+                "ms", t(f"time, {heads} heads (ms)", f"耗时，{heads} 个头 (ms)"), low, high
             ),
             color=alt.Color(
                 "way:N",

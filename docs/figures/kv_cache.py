@@ -8,8 +8,8 @@ import altair as alt
 
 from docs.figures import theme
 from docs.figures.api import Text, View, figure
+from docs.figures.axes import decades_y, doubling_x
 from docs.figures.kv_slots import slots
-from docs.figures.passes import decades
 from docs.figures.units import bytes_text, significant
 from tracegen.roofline import datasheet_devices
 from tracegen.trace import Trace
@@ -79,17 +79,9 @@ def cached_or_recomputed(trace: Trace, t: Text, variant: str | None) -> View:
         alt.Chart(alt.InlineData(values=rows, name="next_token"))
         .mark_line(point=alt.OverlayMarkDef(size=50, filled=True))
         .encode(
-            x=alt.X(
-                "context:Q",
-                title=t("tokens before it", "此前的 token 数"),
-                scale=alt.Scale(type="log", base=2, nice=False),
-                axis=alt.Axis(values=contexts),
-            ),
-            y=alt.Y(
-                "ms:Q",
-                title=t("time of the next token (ms)", "下一个 token 的耗时 (ms)"),
-                scale=alt.Scale(type="log", domain=[low, high], nice=False),
-                axis=alt.Axis(values=decades(low, high)),
+            x=doubling_x("context", t("tokens before it", "此前的 token 数"), contexts),
+            y=decades_y(
+                "ms", t("time of the next token (ms)", "下一个 token 的耗时 (ms)"), low, high
             ),
             color=alt.Color("way:N", scale=scale, title=None, legend=alt.Legend(columns=2)),
             shape=alt.Shape(
@@ -166,24 +158,16 @@ def bytes_by_heads(trace: Trace, t: Text, variant: str | None) -> View:
     colors = [theme.REJECTED, theme.PREFILL, theme.ACCEPTED]
     shown = [kinds[key] for key in kinds if key != "multi-head" or own != query_heads]
     scale = alt.Scale(domain=shown, range=colors[-len(shown) :])
-    y = alt.Y(
-        "gb:Q",
-        title=t("cache of one sequence (GB)", "一条序列的缓存 (GB)"),
-        scale=alt.Scale(type="log", domain=[low, high], nice=False),
-        axis=alt.Axis(values=decades(low, high), format="~g"),
-    )
+    y = decades_y("gb", t("cache of one sequence (GB)", "一条序列的缓存 (GB)"), low, high)
     lines = (
         alt.Chart(alt.InlineData(values=points, name="sizes"))
         .mark_line(point=alt.OverlayMarkDef(size=40, filled=True))
         .encode(
-            x=alt.X(
-                "tokens:Q",
-                title=t("tokens", "token 数"),
-                scale=alt.Scale(type="log", base=2, nice=False),
-                axis=alt.Axis(
-                    values=sorted({row["tokens"] for row in rows}),
-                    labelExpr="datum.value / 1024 + 'K'",
-                ),
+            x=doubling_x(
+                "tokens",
+                t("tokens", "token 数"),
+                {row["tokens"] for row in rows},
+                labelExpr="datum.value / 1024 + 'K'",
             ),
             y=y,
             color=alt.Color(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import altair as alt
@@ -14,14 +13,6 @@ from tracegen.trace import Trace
 
 DEVICES = {key: device.name for key, device in datasheet_devices().items()}
 MODELLED_DTYPE = "bfloat16"
-
-
-def decades(low: float, high: float) -> list[float]:
-    """Ticks of a logarithmic axis: powers of ten, with 2 and 5 between where the span is short."""
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if high / low < 300 else (1,)
-    ticks = [step * 10.0**exponent for exponent in exponents for step in steps]
-    return [tick for tick in ticks if low <= tick <= high]
 
 
 def element_bytes(dtype: str) -> int:

@@ -6,10 +6,10 @@ import altair as alt
 
 from docs.figures import theme
 from docs.figures.api import Text, View, figure
+from docs.figures.axes import decades_scale, decades_y
 from docs.figures.decode_story import decode_stepper
 from docs.figures.passes import (
     DEVICES,
-    decades,
     device_of,
     element_bytes,
     passes,
@@ -53,16 +53,10 @@ def roofline(trace: Trace, t: Text, variant: str | None) -> View:
     floor = min(p["gflops"] for p in points) / 2
     x = alt.X(
         "intensity:Q",
-        scale=alt.Scale(type="log", domain=[low, high], nice=False),
-        axis=alt.Axis(values=decades(low, high)),
         title=t("FLOPs per byte moved", "每搬 1 字节做的 FLOP（算术强度）"),
+        **decades_scale(low, high),
     )
-    y = alt.Y(
-        "gflops:Q",
-        scale=alt.Scale(type="log", domain=[floor, 1.6 * peak], nice=False),
-        axis=alt.Axis(values=decades(floor, 1.6 * peak)),
-        title="GFLOP/s",
-    )
+    y = decades_y("gflops", "GFLOP/s", floor, 1.6 * peak)
     line = alt.Chart(alt.InlineData(values=roof, name="roof")).mark_line(
         color=theme.MUTED, strokeWidth=1.5
     )

@@ -7,7 +7,8 @@ from typing import Any
 import altair as alt
 
 from docs.figures.api import Text
-from docs.figures.passes import decades, device_of, passes, phase_color, phase_names
+from docs.figures.axes import decades_y, doubling_x
+from docs.figures.passes import device_of, passes, phase_color, phase_names
 from tracegen.trace import Trace
 
 
@@ -22,24 +23,17 @@ def sweep_chart(
     rows: list[dict[str, Any]], x: str, x_title: str, y_title: str, t: Text
 ) -> alt.LayerChart | alt.FacetChart:
     """Measured times (points, solid) over their bounds (dashed), both axes logarithmic."""
-    ticks = sorted({row[x] for row in rows})
     times = [row[key] for row in rows for key in ("ms", "bound_ms")]
     base = alt.Chart(alt.InlineData(values=rows, name="sweep")).encode(
-        x=alt.X(
-            f"{x}:Q",
-            title=x_title,
-            scale=alt.Scale(type="log", base=2, nice=False),
-            axis=alt.Axis(values=ticks),
-        ),
+        x=doubling_x(x, x_title, {row[x] for row in rows}),
         color=phase_color(t),
     )
-    y = alt.Scale(type="log", domain=[min(times) / 1.4, max(times) * 1.2], nice=False)
-    axis = alt.Axis(values=decades(min(times) / 1.4, max(times) * 1.2))
+    low, high = min(times) / 1.4, max(times) * 1.2
     line = base.mark_line(point=alt.OverlayMarkDef(size=45, filled=True)).encode(
-        y=alt.Y("ms:Q", title=y_title, scale=y, axis=axis)
+        y=decades_y("ms", y_title, low, high)
     )
     bound = base.mark_line(strokeDash=[4, 3], strokeWidth=1.25).encode(
-        y=alt.Y("bound_ms:Q", title=y_title, scale=y, axis=axis)
+        y=decades_y("bound_ms", y_title, low, high)
     )
     return alt.layer(bound, line).properties(height=280)
 
