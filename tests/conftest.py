@@ -1,3 +1,3 @@
-"""Loaded first: importing `kernels` chooses interpreter or GPU, and must come before Triton does."""
+"""Loaded first: importing `kernels` chooses interpreter or GPU, which must precede Triton."""
 
 import kernels  # noqa: F401

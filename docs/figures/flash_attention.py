@@ -63,16 +63,16 @@ def tiles(trace: Trace, t: Text, variant: str | None) -> View:
             f"{len(attended)} of {len(attended) + skipped} tiles are computed, one at a time; the other "
             f"{skipped} lie in the future and are never loaded",
             f"{len(attended) + skipped} 个分块只算 {len(attended)} 个，一次一个；"
-            f"其余 {skipped} 个全在“未来”，根本不加载",
+            f"其余 {skipped} 个全被因果掩码遮住，根本不加载",
         ),
         kind="counted",
         notice=t(
             f"Each square is one score: how much the token on the left (query) looks at the token "
-            f"above (key); darker is larger. Only the outlined tile of {grid.block_q} × {grid.block_k} is on the chip, then "
-            "it is thrown away. The bars are all that the bottom row of the current tile remembers of "
-            "the tiles before.",
+            f"above (key); darker is larger. Only the outlined tile of {grid.block_q} × {grid.block_k} is on the chip; "
+            "faded ones are drawn for you, the chip has forgotten them. The bars are two of the three things "
+            "that the bottom row of the current tile remembers; the third is a vector.",
             f"每个方格是一个分数：左边的 token（查询）对上方的 token（键）有多关注，颜色越深分数越大。片上只有描边的"
-            f"那块 {grid.block_q} × {grid.block_k}，用完就丢。下面的柱子是当前分块最后一行对之前所有分块的全部记忆。",
+            f"那块 {grid.block_q} × {grid.block_k}，用完就丢。下面的柱子是当前分块最后一行保留的 m 和 ℓ；除此之外只保留 V 的加权和 o（未画出）。",
         ),
         columns={
             "query_token": t("query", "查询"),
@@ -236,7 +236,7 @@ def narrate(row: dict[str, Any], rows: list[dict[str, Any]], t: Text) -> str:
     total, moved = row["totals"][-1], bytes_text(row["bytes_read"])
     before = rows[row["step"] - 1]
     if row["column_tile"] == 0:
-        change = t("nothing to keep yet", "此前没有可保留的内容")
+        change = t("nothing to keep yet", "此前还没有累加结果")
     elif kept == 1:
         change = t(
             "no larger score, so all before stays as it is",
@@ -245,13 +245,13 @@ def narrate(row: dict[str, Any], rows: list[dict[str, Any]], t: Text) -> str:
     else:
         change = t(
             f"m rises from {before['maxima'][-1]:.2f}, so all before is shrunk to {kept:.2f} of itself",
-            f"m 从 {before['maxima'][-1]:.2f} 变大，之前的结果要乘以 {kept:.2f}",
+            f"m 由 {before['maxima'][-1]:.2f} 升上来，之前的结果先乘以 {kept:.2f}",
         )
     return t(
         f"Tile of queries {queries} and keys {keys}, {moved} read: {count_of(row, t)}. "
         f"Last row, “{name}”: m = {m:.2f}, ℓ = {total:.2f}; {change}.",
-        f"查询 {queries} 遇到键 {keys}（读 {moved}），{count_of(row, t)}。"
-        f"最后一行 “{name}”：m = {m:.2f}，ℓ = {total:.2f}；{change}。",
+        f"查询 {queries} × 键 {keys}（读 {moved}），{count_of(row, t)}。"
+        f"最后一行“{name}”：m = {m:.2f}，ℓ = {total:.2f}；{change}。",
     )
 
 
@@ -264,7 +264,7 @@ def narrate_done(row: dict[str, Any], rows: list[dict[str, Any]], queries: str, 
     )
     if skipped:
         return said + t(
-            f" {skipped} {'tile' if skipped == 1 else 'tiles'} to the right hold only later keys: "
+            f" {skipped} {'tile' if skipped == 1 else 'tiles'} to the right {'has' if skipped == 1 else 'have'} only later keys: "
             "skipped.",
             f"右边 {skipped} 个分块全是后面的键，跳过。",
         )
@@ -278,7 +278,7 @@ def narrate_done(row: dict[str, Any], rows: list[dict[str, Any]], queries: str, 
         ),
         f"全程搬运 {bytes_text(moved)}；若把分数全部写出再读回，则是 {bytes_text(naive)}。"
         + (
-            f"每个 token 有 {rows[0]['head_dim']} 个数、token 又这么少，分块还不划算。"
+            f"head_dim 为 {rows[0]['head_dim']}，token 又这么少，分块还不划算。"
             if moved >= naive
             else ""
         ),

@@ -115,8 +115,8 @@ def traffic(trace: Trace, t: Text, variant: str | None) -> View:
             f"N², but with a factor that on-chip memory divides: {significant(sizes[-1] / sizes[0], 2)} times the memory, "
             f"{significant(most / least, 2)} times fewer bytes at the right end. Dashed: N²d²/M for the largest M, the bound of "
             "theorem 2 without its constant.",
-            f"两轴均为对数；head_dim {found[0]['head_dim']}，每个数 2 字节，无掩码。分块的字节数仍随 N² 增长，但系数被片上存储"
-            f"除小了：片上存储大 {significant(sizes[-1] / sizes[0], 2)} 倍，最右端的字节数就只有 1/{significant(most / least, 2)}。"
+            f"两轴均为对数；head_dim {found[0]['head_dim']}，每个数 2 字节，无掩码。分块的字节数仍随 N² 增长，但系数与片上存储"
+            f"成反比：片上存储增至 {significant(sizes[-1] / sizes[0], 2)} 倍，最右端的字节数降到 1/{significant(most / least, 2)}。"
             "虚线是最大 M 对应的 N²d²/M，即定理 2 的界（不含常数）。",
         ),
         columns={
@@ -186,7 +186,7 @@ def times_notice(heads: int, measured: bool, t: Text) -> str:
         "are left out. Tiles of queries run side by side, so most of their keys and values come from the "
         "on-chip L2 cache: a real kernel lies between the two tiled lines at best.",
         "由 FLOP 与字节数（bfloat16，128 × 128 的块）推算的最短时间，不含启动开销和指数运算。"
-        "许多查询块同时运行，K、V 多半来自片上的 L2 缓存：实际内核最好也只能落在两条分块线之间。",
+        "许多查询块同时运行，K、V 多半来自片上的 L2 缓存：实际内核再快，也只能落在两条“分块”曲线之间。",
     )
 
 
@@ -215,7 +215,7 @@ def times(trace: Trace, t: Text, variant: str | None) -> View:
     else:
         title = t(
             f"On {device.name} naive attention waits for its scores to move; at {longest:,} tokens tiles could be {gain}× as fast",
-            f"在 {device.name} 上，朴素实现在等分数搬来搬去；{longest:,} 个 token 时，分块最快可达它的 {gain} 倍",
+            f"在 {device.name} 上，朴素实现的时间主要花在搬运分数上；{longest:,} 个 token 时，分块最快可达它的 {gain} 倍",
         )
     low, high = min(p["ms"] for p in points) / 1.5, max(p["ms"] for p in points) * 1.5
     present = {key: label for key, label in names.items() if any(r["method"] == key for r in rows)}

@@ -131,7 +131,7 @@ def schedule(trace: Trace, t: Text, variant: str | None) -> View:
         kind="measured" if measured else "modelled",
         notice=schedule_notice(found, measured, t),
         columns={
-            "lane": t("multiprocessor", "多处理器"),
+            "lane": t("multiprocessor", "SM"),
             "start": t("start", "开始"),
             "end": t("end", "结束"),
             "head": t("head", "头"),
@@ -150,7 +150,7 @@ def schedule_title(found: list[dict[str, Any]], variant: str, t: Text) -> str:
         lanes = len({row["lane"] for row in found})
         return t(
             f"{count} tiles of queries on {lanes} multiprocessors take {last} µs and keep them {share} busy",
-            f"{count} 个查询分块在 {lanes} 个多处理器上用了 {last} µs，忙碌率 {share}",
+            f"{count} 个查询分块在 {lanes} 个 SM 上用了 {last} µs，利用率 {share}",
         )
     order = (
         t("Long rows first", "长行优先")
@@ -158,10 +158,10 @@ def schedule_title(found: list[dict[str, Any]], variant: str, t: Text) -> str:
         else t("Short rows first", "短行优先")
     )
     return t(
-        f"{order}: {PROCESSORS} multiprocessors would be {share} busy, though the longest of {count} "
-        f"programs takes {significant(most / least, 2)}× as long as the shortest",
-        f"{order}：{count} 个程序里最长的是最短的 {significant(most / least, 2)} 倍，"
-        f"{PROCESSORS} 个多处理器的忙碌率可达 {share}",
+        f"{order}: {PROCESSORS} multiprocessors would be {share} busy with {count} programs, the longest "
+        f"{significant(most / least, 2)}× the shortest",
+        f"{order}：{count} 个程序实例里，最长的耗时是最短的 {significant(most / least, 2)} 倍；"
+        f"{PROCESSORS} 个 SM 的利用率为 {share}",
     )
 
 
@@ -173,19 +173,19 @@ def schedule_notice(found: list[dict[str, Any]], measured: bool, t: Text) -> str
         f"A bar is one program of the Triton kernel: one tile of queries of one of {heads} heads "
         f"({tiles} tiles each), over all tiles of keys that it may see. Under the causal mask later queries "
         "see more keys. ",
-        f"一条是 Triton 内核的一个程序：{heads} 个头之一的一个查询分块（每头 {tiles} 块），遍历它能看到的所有键分块。"
+        f"每个横条是 Triton 内核的一个程序实例：{heads} 个头之一的一个查询分块（每头 {tiles} 块），遍历它能看到的所有键分块。"
         "因果掩码下，越靠后的查询看到的键越多。",
     )
     if measured:
         return said + t(
             "The kernel wrote down its multiprocessor and the GPU's own timer, whose resolution may be a microsecond.",
-            "内核自己记下了所在的多处理器和 GPU 计时器的读数（分辨率可能只有 1 微秒）。",
+            "内核自己记下了所在的 SM 和 GPU 计时器的读数（分辨率可能只有 1 微秒）。",
         )
     return said + t(
         "The programs and the tiles they visit are the kernel's; when and where they run is modelled: head after head, each program goes "
         f"to the first free one of {PROCESSORS} multiprocessors, and a tile of keys takes one unit of time.",
-        "程序和它们访问的分块取自内核；何时、在哪里运行则是推算：按头的顺序，依次把程序派给 "
-        f"{PROCESSORS} 个多处理器中最先空闲的一个，每个键分块算一个时间单位。",
+        "程序实例和它们访问的分块取自内核；何时、在哪里运行则是推算：按头的顺序，依次把程序派给 "
+        f"{PROCESSORS} 个 SM 中最先空闲的一个，每个键分块算一个时间单位。",
     )
 
 
@@ -193,9 +193,9 @@ def schedule_notice(found: list[dict[str, Any]], measured: bool, t: Text) -> str
 def rounding(trace: Trace, t: Text, variant: str | None) -> View:
     """Largest error of three softmaxes in three dtypes, for narrow and wide scores."""
     names = {
-        "two-pass": t("two passes, scores stored", "两遍，分数存下来"),
+        "two-pass": t("two passes, scores stored", "两遍法，分数写回显存"),
         "online": t("online, state in float32", "在线，状态用 float32"),
-        "online, narrow state": t("online, state in the inputs' dtype", "在线，状态与输入同精度"),
+        "online, narrow state": t("online, state in the inputs' dtype", "在线，状态与输入同类型"),
     }
     rows = trace.query(
         """SELECT method, dtype, spread, max_error AS error FROM trace
@@ -246,7 +246,7 @@ def rounding(trace: Trace, t: Text, variant: str | None) -> View:
                 "dtype:N", title=None, sort=["float32", "float16", "bfloat16"], columns=3
             ),
         )
-        .properties(height=230, title=t("largest error, by dtype", "最大误差，按精度"))
+        .properties(height=230, title=t("largest error, by dtype", "最大误差（按数据类型）"))
     )
     return View(
         chart,
@@ -264,7 +264,7 @@ def rounding(trace: Trace, t: Text, variant: str | None) -> View:
             "Random inputs, largest error of any output against float64; the same inputs in each dtype. Two "
             "passes round every score when they store it. Tiles keep scores on the chip in float32, and "
             "would lose that advantage with their state in 16 bits (pale blue). In float32 all three agree.",
-            "随机输入，取所有输出相对 float64 的最大误差，各精度用同一组输入。两遍法把每个分数存下来时都要舍入一次；"
+            "随机输入，取所有输出相对 float64 的最大误差，各数据类型用同一组输入。两遍法把每个分数存下来时都要舍入一次；"
             "分块时分数留在片上、保持 float32。若状态也只用 16 位（浅蓝），这个优势就没了。float32 下三者一致。",
         ),
         columns={

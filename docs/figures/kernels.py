@@ -126,14 +126,14 @@ def block_sizes(trace: Trace, t: Text, variant: str | None) -> View:
     )
     return View(
         chart,
-        title=tile_title(fitting, spilling, has["device"], t),
+        title=tile_title(fitting, spilling, len(ranked), has["device"], t),
         kind="counted",
         notice=t(
             "FlashAttention, causal, bfloat16, head dimension "
-            f"{ranked[0]['head_dim']}, compiled ten times. Dashed: all the registers that a thread may "
+            f"{ranked[0]['head_dim']}, compiled ten times, without TMA. Dashed: all the registers that a thread may "
             "have. With more warps, each thread holds less of the tile. A spilling kernel may show "
             "few registers: the compiler has given up and keeps nearly everything in memory.",
-            f"因果 FlashAttention，bfloat16，head_dim {ranked[0]['head_dim']}，共编译十种配置。虚线是单个线程"
+            f"因果 FlashAttention，bfloat16，head_dim {ranked[0]['head_dim']}，共编译十种配置（不用 TMA）。虚线是单个线程"
             "可用的寄存器上限。线程束越多，每个线程分到的数据越少。溢出的内核也可能显示寄存器很少："
             "编译器已放弃分配，几乎所有变量都放进了内存。",
         ),
@@ -150,19 +150,23 @@ def block_sizes(trace: Trace, t: Text, variant: str | None) -> View:
 
 
 def tile_title(
-    fitting: list[dict[str, Any]], spilling: list[dict[str, Any]], device: str, t: Text
+    fitting: list[dict[str, Any]],
+    spilling: list[dict[str, Any]],
+    total: int,
+    device: str,
+    t: Text,
 ) -> str:
     """Which tile is the largest that fits, with how many warps, and what spills first."""
     if not fitting:
         return t(f"On {device} none of these tiles fits", f"在 {device} 上，这些分块都放不下")
     best = max(fitting, key=lambda row: (row["block_m"] * row["block_n"], row["num_warps"]))
     size = f"{best['block_m']}×{best['block_n']}"
-    count = len(spilling)
+    count, large = len(spilling), total - len(fitting) - len(spilling)
     return t(
         f"On {device} the largest tile that fits is {size} with {best['num_warps']} warps; "
-        + (f"{count} of the others spill" if count else "none of the others spills"),
+        + (f"{count} of the others spill" if count else f"{large} are too large for shared memory"),
         f"在 {device} 上，放得下的最大分块是 {size}（{best['num_warps']} 个线程束）；"
-        + (f"其余配置中有 {count} 个溢出" if count else "其余配置都没有溢出"),
+        + (f"其余配置中有 {count} 个溢出" if count else f"有 {large} 个超出共享内存"),
     )
 
 
@@ -188,7 +192,7 @@ def shared_memory(trace: Trace, t: Text, variant: str | None) -> View:
     ]
     room = has["block_shared_bytes"] / KIB
     most = max(rows, key=lambda row: row["kib"])
-    alone = sum(row["blocks"] == 1 for row in rows)
+    short = sum("shared memory" in row["limited"] for row in rows)
     order = [t(*names) for names in OPS.values()]
     x = alt.X(
         "kib:Q",
@@ -216,10 +220,10 @@ def shared_memory(trace: Trace, t: Text, variant: str | None) -> View:
     return View(
         alt.layer(limit, strip).properties(height=34 * len({row["op"] for row in rows})),
         title=t(
-            f"The largest shipped kernel takes {most['kib'] / room:.0%} of a block's shared memory on "
-            f"{has['device']}; {alone} of {len(rows)} leave room for no second block",
-            f"在 {has['device']} 上，占用最多的内核用掉单个线程块共享内存上限的 {most['kib'] / room:.0%}；"
-            f"{len(rows)} 个内核中有 {alone} 个使 SM 上只能驻留一个线程块",
+            f"On {has['device']} no shipped kernel takes more than {most['kib'] / room:.0%} of a block's shared "
+            f"memory; it is what limits {short} of {len(rows)}",
+            f"在 {has['device']} 上，没有内核用到单个线程块共享内存上限的 {most['kib'] / room:.0%} 以上；"
+            f"{len(rows)} 个内核中有 {short} 个的线程块数受它限制",
         ),
         kind="counted",
         notice=t(

@@ -120,7 +120,9 @@ def instructions(trace: Trace, t: Text, variant: str | None) -> View:
                 if own
                 else "同一份源码在其中几种芯片上生成同一种指令："
             )
-            + listed.replace(", ", "、"),
+            + "、".join(
+                f"{row['device']} 为 {row['tensor_core']} 条 {core_names(row)}" for row in found
+            ),
         ),
         kind="counted",
         notice=t(

@@ -103,6 +103,11 @@ def registers_h100(trace: Trace, t: Text) -> str:
 
 
 @value("counted")
+def registers_mi300x(trace: Trace, t: Text) -> str:
+    return f"{limits(trace)['gfx942']['registers']:,}"
+
+
+@value("counted")
 def registers_thread(trace: Trace, t: Text) -> str:
     return str(limits(trace)[H100]["registers_per_thread"])
 

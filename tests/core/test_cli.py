@@ -132,6 +132,15 @@ def test_generate(tiny_path, capsys):
     assert capsys.readouterr().out == first != "\n"
 
 
+def test_generate_says_the_same_with_the_kernel(tiny_path, capsys):
+    arguments = ["generate", "hello", "--model", str(tiny_path), "--max-new-tokens", "5"]
+    said = []
+    for attention in ("sdpa", "triton"):
+        assert main([*arguments, "--device", "cpu", "--attention", attention]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != "\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
