@@ -59,25 +59,33 @@ def parser() -> argparse.ArgumentParser:
 
 def list_techniques() -> None:
     """Print every technique with its scenarios."""
-    from tracegen.session import load_technique, technique_names
+    from tracegen.session import available_techniques, load_technique
 
+    names, missing = available_techniques()
     table = Table("technique", "what it shows", "quick", "full", box=None, pad_edge=False)
-    for name in technique_names():
+    for name in names:
         technique = load_technique(name)
         quick = sum(s.preset == "quick" for s in technique.SCENARIOS)
         first_line = (technique.__doc__ or "").splitlines()[0]
         table.add_row(name, first_line, str(quick), str(len(technique.SCENARIOS)))
     console.print(table)
+    for reason in missing:
+        console.print(f"not here    {reason}")
 
 
 def record(args: argparse.Namespace) -> None:
     """Record the chosen techniques; skip what is up to date; keep what is finished on Ctrl-C."""
     from tracegen.machine import pick_device
-    from tracegen.session import Session, load_technique, technique_names
+    from tracegen.session import Session, available_techniques, load_technique
 
-    names = args.only.split(",") if args.only else technique_names()
-    for name in names:
-        load_technique(name)
+    if args.only:
+        names = args.only.split(",")
+        for name in names:
+            load_technique(name)
+    else:
+        names, missing = available_techniques()
+        for reason in missing:
+            console.print(f"skipped     {reason}")
     session = Session(
         args.preset, pick_device(args.device), args.model, args.out, args.seed, args.attention
     )

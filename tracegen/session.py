@@ -42,11 +42,31 @@ def technique_names() -> list[str]:
     return sorted(path.stem for path in TECHNIQUES.glob("[a-z]*.py"))
 
 
+class Unavailable(UserError):
+    """A technique needs a package that this platform does not have."""
+
+
 def load_technique(name: str) -> ModuleType:
-    """The module of a technique. Raises UserError for an unknown name."""
+    """The module of a technique. Raises UserError for an unknown name, Unavailable where a package
+    is missing (Triton has no release for every platform)."""
     if name not in technique_names():
         raise UserError(f"no technique {name!r}; there are: {', '.join(technique_names())}")
-    return importlib.import_module(f"tracegen.techniques.{name}")
+    try:
+        return importlib.import_module(f"tracegen.techniques.{name}")
+    except ModuleNotFoundError as error:
+        raise Unavailable(f"{name} needs {error.name}, which is not installed here") from None
+
+
+def available_techniques() -> tuple[list[str], list[str]]:
+    """Names of the techniques that can run here, and why the others cannot."""
+    names, reasons = [], []
+    for name in technique_names():
+        try:
+            load_technique(name)
+            names.append(name)
+        except Unavailable as error:
+            reasons.append(str(error))
+    return names, reasons
 
 
 def scenarios_of(technique: ModuleType, preset: str, seed: int | None) -> list[Scenario]:

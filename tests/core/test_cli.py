@@ -124,6 +124,18 @@ def test_machine(quick_probe, capsys):
     assert "copy bandwidth" in capsys.readouterr().out
 
 
+def test_a_technique_whose_package_is_missing_is_skipped_unless_asked_for(monkeypatch, capsys):
+    """As on platforms for which Triton has no release."""
+    monkeypatch.delitem(sys.modules, "tracegen.techniques.kernels", raising=False)
+    monkeypatch.setitem(sys.modules, "kernels.binary", None)
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    assert "kv_cache" in said
+    assert "not here    kernels needs kernels.binary, which is not installed here" in said
+    assert main(["record", "--only", "kernels"]) == 2
+    assert "kernels needs kernels.binary, which is not installed" in capsys.readouterr().err
+
+
 def test_generate(tiny_path, capsys):
     arguments = ["generate", "hello", "--model", str(tiny_path), "--max-new-tokens", "5"]
     assert main([*arguments, "--temperature", "1", "--seed", "3"]) == 0
