@@ -128,6 +128,7 @@ def test_print_from_the_dark(open_page: OpenPage, path: str) -> None:
         assert not figure.locator(".lab-poster-dark").is_visible()
         poster = figure.locator(".lab-poster-light img")
         assert poster.is_visible()
+        poster.scroll_into_view_if_needed()  # it loads lazily; printing loads all
         page.wait_for_function("e => e.complete && e.naturalWidth > 0", arg=poster.element_handle())
     luminance = """e => getComputedStyle(e).color.match(/\\d+/g).slice(0, 3)
         .reduce((sum, c) => sum + Number(c), 0)"""
