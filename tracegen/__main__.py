@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tracegen.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -73,9 +77,28 @@ def list_techniques() -> None:
         console.print(f"not here    {reason}")
 
 
+def device_for(args: argparse.Namespace) -> torch.device:
+    """The device asked for. Raises UserError where `--attention triton` cannot run on it."""
+    from tracegen.machine import pick_device
+
+    device = pick_device(args.device)
+    if args.attention == "triton" and device.type != "cuda":
+        try:
+            from kernels.launch import INTERPRETED
+        except ModuleNotFoundError:
+            raise UserError(
+                "--attention triton needs Triton, which is not installed here"
+            ) from None
+        if device.type != "cpu" or not INTERPRETED:
+            raise UserError(
+                f"--attention triton cannot run on {device.type} here; use --attention sdpa, "
+                "or another --device"
+            )
+    return device
+
+
 def record(args: argparse.Namespace) -> None:
     """Record the chosen techniques; skip what is up to date; keep what is finished on Ctrl-C."""
-    from tracegen.machine import pick_device
     from tracegen.session import Session, available_techniques, load_technique
 
     if args.only:
@@ -87,7 +110,7 @@ def record(args: argparse.Namespace) -> None:
         for reason in missing:
             console.print(f"skipped     {reason}")
     session = Session(
-        args.preset, pick_device(args.device), args.model, args.out, args.seed, args.attention
+        args.preset, device_for(args), args.model, args.out, args.seed, args.attention
     )
     finished: list[str] = []
     try:
@@ -154,14 +177,13 @@ def show_machine(args: argparse.Namespace) -> None:
 
 def generate_answer(args: argparse.Namespace) -> None:
     """Answer one prompt on standard output."""
-    from tracegen.machine import pick_device
     from tracegen.model import Sampler, load_model
     from tracegen.techniques.prefill_decode import generate
 
     if not args.prompt:
         raise UserError("the prompt is empty: give at least one token")
     sampler = Sampler(args.temperature, args.top_k, args.top_p, args.seed)
-    model = load_model(args.model, device=str(pick_device(args.device)), attention=args.attention)
+    model = load_model(args.model, device=str(device_for(args)), attention=args.attention)
     text = args.prompt if args.raw else model.tokenizer.chat(args.prompt)
     output = generate(model, model.tokenizer.encode(text), args.max_new_tokens, sampler)
     console.print(model.tokenizer.decode(output), markup=False)

@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from kernels.launch import INTERPRETED
 from tests.model.tiny import tiny_model
 from tracegen.errors import UserError
 from tracegen.model.attention import ATTENTIONS, attention_named, flash, sdpa, visibility
 from tracegen.techniques.kv_cache import new_cache
 
 CPU = torch.device("cpu")
+DEVICE = torch.device("cpu" if INTERPRETED else "cuda")  # where the kernel runs
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
@@ -22,11 +24,11 @@ def test_query_heads_share_consecutive_groups(name, new):
     One query takes another path than several.  Lengths differ from every head count.
     """
     held = 5
-    q, k = torch.randn(1, 4, new, 6), torch.randn(1, 2, held, 6)
-    v = torch.arange(2.0).view(1, 2, 1, 1).expand(1, 2, held, 6)
-    out = attention_named(name)([held - new], new, held, CPU)(q, k, v)
+    q, k = (torch.randn(1, *shape, 6, device=DEVICE) for shape in ((4, new), (2, held)))
+    v = torch.arange(2.0, device=DEVICE).view(1, 2, 1, 1).expand(1, 2, held, 6)
+    out = attention_named(name)([held - new], new, held, DEVICE)(q, k, v)
     expected = torch.tensor([0.0, 0, 1, 1]).repeat_interleave(6).expand(new, -1)
-    assert_close(out, expected)
+    assert_close(out.cpu(), expected)
 
 
 @pytest.mark.parametrize("starts", [[0, 0], [4, 4], [2, 5], [0, 3]])
@@ -34,14 +36,14 @@ def test_query_heads_share_consecutive_groups(name, new):
 def test_the_kernel_sees_what_torch_sees(starts, new):
     held = max(starts) + new + 2  # slots beyond the longest row
     torch.manual_seed(0)
-    q = torch.randn(2, 6, new, 16)
-    k, v = torch.randn(2, 2, 2, held, 16)
-    ours, theirs = (prepare(starts, new, held, CPU)(q, k, v) for prepare in (flash, sdpa))
+    q = torch.randn(2, 6, new, 16, device=DEVICE)
+    k, v = torch.randn(2, 2, 2, held, 16, device=DEVICE)
+    ours, theirs = (prepare(starts, new, held, DEVICE)(q, k, v) for prepare in (flash, sdpa))
     assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
 def test_tokens_in_float32_are_the_same_with_either():
-    model, answers = tiny_model(dtype=torch.float32), []
+    model, answers = tiny_model(dtype=torch.float32, device=DEVICE), []
     for prepare in (sdpa, flash):
         model._attention = prepare
         cache, tokens = new_cache(model, 24, batch=2), []

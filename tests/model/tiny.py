@@ -31,12 +31,17 @@ TINY = Config(
 )
 
 
-def tiny_model(config: Config = TINY, seed: int = 0, dtype: torch.dtype = torch.float64) -> Model:
+def tiny_model(
+    config: Config = TINY,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+) -> Model:
     """A random model without a tokenizer, in float64."""
     generator = torch.Generator().manual_seed(seed)
 
     def rand(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device, dtype)
 
     cfg = config
     q_rows, kv_rows = cfg.num_heads * cfg.head_dim, cfg.num_kv_heads * cfg.head_dim
