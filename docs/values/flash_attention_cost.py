@@ -117,11 +117,6 @@ def chip_largest(trace: Trace, t: Text) -> str:
 
 
 @value("counted")
-def head_dim(trace: Trace, t: Text) -> str:
-    return str(traffic(trace)["head_dim"])
-
-
-@value("counted")
 def claim_naive_bytes(trace: Trace, t: Text) -> str:
     return bytes_text(traffic(trace, tokens=CLAIMED_TOKENS, on_chip="none")["moved"])
 

@@ -104,7 +104,7 @@ def registers_h100(trace: Trace, t: Text) -> str:
 
 @value("counted")
 def registers_mi300x(trace: Trace, t: Text) -> str:
-    return f"{limits(trace)['gfx942']['registers']:,}"
+    return f"{limits(trace)[MI300X]['registers']:,}"
 
 
 @value("counted")

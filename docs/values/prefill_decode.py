@@ -51,14 +51,6 @@ def prompt_tokens(trace: Trace, t: Text) -> str:
 
 
 @value("counted")
-def answer_tokens(trace: Trace, t: Text) -> str:
-    rows = trace.query(
-        "SELECT max(output_tokens) AS n FROM trace WHERE scenario = $story", story=STORY
-    )
-    return str(rows[0]["n"])
-
-
-@value("counted")
 def prefill_flops(trace: Trace, t: Text) -> str:
     return count_text(story(trace, "prefill")[0]["flops"]) + "FLOP"
 
@@ -113,12 +105,6 @@ def prefill_bound_ms(trace: Trace, t: Text) -> str:
 @value("modelled")
 def decode_bound_ms(trace: Trace, t: Text) -> str:
     return f"{significant(bound_ms(trace, typical_decode(trace)))} ms"
-
-
-@value("measured")
-def prefill_token_ms(trace: Trace, t: Text) -> str:
-    row = story(trace, "prefill")[0]
-    return f"{significant(row['ns'] / 1e6 / row['new_tokens'], 2)} ms"
 
 
 @value("measured")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 
 import pytest
 
+from docs.figures.api import Figure
 from docs.figures.site import REPOSITORY
+from docs.figures.values import Value
 from tests.site.building import sources
 
 WITH_ID = re.compile(r"\{\s*#([a-z0-9-]+)\s*\}\s*$")
@@ -62,3 +65,18 @@ def test_chinese_is_chinese(source: str) -> None:
     page = text("zh", source)
     assert len(re.findall(r"[\u4e00-\u9fff]", page)) > 50
     assert not re.search(r"[\u4e00-\u9fff][,;?!]", page), "half-width punctuation after Chinese"
+
+
+def test_every_value_and_figure_is_on_a_page() -> None:
+    pages = [text("en", source) for source in sources()]
+    said = {name for page in pages for name in VALUE.findall(page)}
+    shown = {block.split()[0] for page in pages for block in FIGURE.findall(page)}
+    for package, kind, found in (("values", Value, said), ("figures", Figure, shown)):
+        techniques = {name.split(".")[0] for name in found}
+        made = {
+            f"{technique}.{name}"
+            for technique in techniques
+            for name, item in vars(import_module(f"docs.{package}.{technique}")).items()
+            if isinstance(item, kind)
+        }
+        assert made == found
