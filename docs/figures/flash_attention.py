@@ -68,10 +68,10 @@ def tiles(trace: Trace, t: Text, variant: str | None) -> View:
         kind="counted",
         notice=t(
             f"Each square is one score: how much the token on the left (query) looks at the token "
-            f"above (key); darker is larger. Only the outlined tile of {grid.block_q} × {grid.block_k} is on the chip; "
+            f"above (key); bluer is larger. Only the outlined tile of {grid.block_q} × {grid.block_k} is on the chip; "
             "faded ones are drawn for you, the chip has forgotten them. The bars are two of the three things "
             "that the bottom row of the current tile remembers; the third is a vector.",
-            f"每个方格是一个分数：左边的 token（查询）对上方的 token（键）有多关注，颜色越深分数越大。片上只有描边的"
+            f"每个方格是一个分数：左边的 token（查询）对上方的 token（键）有多关注，颜色越蓝分数越大。片上只有描边的"
             f"那块 {grid.block_q} × {grid.block_k}，用完就丢。下面的柱子是当前分块最后一行保留的 m 和 ℓ；除此之外只保留 V 的加权和 o（未画出）。",
         ),
         columns={
